@@ -1,0 +1,1 @@
+"""Settings, the built-in model pairs, and the Prometheus and Grafana files."""

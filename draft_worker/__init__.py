@@ -1,0 +1,1 @@
+"""The draft service: its HTTP app and its drafters."""

@@ -1,0 +1,1 @@
+"""Running a causal language model, and drawing tokens from it."""

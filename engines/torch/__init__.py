@@ -1,0 +1,1 @@
+"""The torch engine: Hugging Face decoder-only models on CPU or CUDA."""

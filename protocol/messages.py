@@ -1,0 +1,338 @@
+"""The messages between gateway and workers (docs/wire.md tells the rules that go with them).
+
+Token ids are the target's everywhere. Times are milliseconds. `extra="forbid"` and strict types: a worker refuses by
+name what it does not know rather than ignoring it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PROTOCOL_VERSION = 1
+MAX_TOKENS_PER_MESSAGE = 1_048_576
+MAX_DRAFT_TOKENS = 32
+MAX_CANDIDATES = 8
+MAX_LOGPROBS = 20
+
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS_PER_MESSAGE)]
+Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
+Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
+STRATEGIES: tuple[Strategy, ...] = ("deterministic", "probabilistic", "threshold", "greedy")
+GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
+Source = Literal["model", "lookup", "prediction", "cache"]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Context(Message):
+    """The sequence so far: its first `start` ids are those behind `prefix_hash`, the rest are `token_ids`."""
+
+    start: int = Field(ge=0, le=MAX_TOKENS_PER_MESSAGE)
+    token_ids: TokenIds
+    prefix_hash: str = Field(pattern=r"^[0-9a-f]{16}$", description="PrefixHashes.at(start)")
+
+
+class Sampling(Message):
+    """How a token is drawn. Defaults change nothing: the model's own distribution at temperature 1."""
+
+    temperature: Finite = Field(default=1.0, ge=0.0, le=100.0, description="under 1e-5: greedy")
+    top_p: Finite = Field(default=1.0, gt=0.0, le=1.0)
+    top_k: int = Field(default=0, ge=0, description="0: off")
+    min_p: Finite = Field(default=0.0, ge=0.0, le=1.0)
+    presence_penalty: Finite = Field(default=0.0, ge=-2.0, le=2.0)
+    frequency_penalty: Finite = Field(default=0.0, ge=-2.0, le=2.0)
+    repetition_penalty: Finite = Field(default=1.0, gt=0.0, le=100.0)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]] = Field(
+        default_factory=dict, max_length=1024, description="token id, as JSON writes keys → added to its logit"
+    )
+    min_tokens: int = Field(default=0, ge=0, description="stop tokens are masked before this many output tokens")
+    ignore_eos: bool = False
+    stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=128, description="beside the model's own")
+    seed: Seed
+
+    @model_validator(mode="after")
+    def _bias_keys_are_token_ids(self) -> Sampling:
+        for key in self.logit_bias:
+            if not (key.isascii() and key.isdigit() and int(key) < 2**31):
+                raise ValueError(f"logit_bias key {key!r} is not a token id")
+        return self
+
+
+class Grammar(Message):
+    """A constraint on the text from token index `start` of the sequence on."""
+
+    type: GrammarType
+    value: str = Field(max_length=1_048_576)
+    start: int = Field(ge=0)
+
+
+class TraceContext(Message):
+    """W3C trace context, passed through."""
+
+    traceparent: str = Field(max_length=128)
+    tracestate: str | None = Field(default=None, max_length=1024)
+
+
+class SequenceRequest(Message):
+    """What every request for tokens carries."""
+
+    protocol: Literal[1] = 1
+    session_id: SessionId | None = Field(default=None, description="null: match by content")
+    round: int = Field(ge=0, le=2**53, description="rises within a session; a retry repeats it")
+    context: Context
+    num_prompt_tokens: int = Field(ge=0, le=MAX_TOKENS_PER_MESSAGE, description="the rest of the context is output")
+    choice_index: int = Field(default=0, ge=0, le=127, description="mixed into the seed; 0 leaves it as it is")
+    max_tokens: int = Field(ge=1, le=MAX_TOKENS_PER_MESSAGE, description="the most tokens that may still be emitted")
+    sampling: Sampling
+    grammar: Grammar | None = None
+    deadline_ms: int = Field(default=60_000, ge=1, le=3_600_000, description="how long the caller waits, from receipt")
+    cache_salt: str | None = Field(default=None, max_length=256, description="sessions share content under one salt")
+    trace: TraceContext | None = None
+
+    @model_validator(mode="after")
+    def _prompt_within_context(self) -> SequenceRequest:
+        length = self.context.start + len(self.context.token_ids)
+        if length == 0:
+            raise ValueError("context: must hold at least one token")
+        if self.num_prompt_tokens > length:
+            raise ValueError("num_prompt_tokens: exceeds the context's length")
+        return self
+
+
+class TopK(Message):
+    """A truncated distribution: ids and their log-probabilities, which sum to one (nothing is left out)."""
+
+    token_ids: list[TokenId] = Field(min_length=1, max_length=4096)
+    logprobs: list[Finite] = Field(min_length=1, max_length=4096)
+
+    @model_validator(mode="after")
+    def _same_length(self) -> TopK:
+        if len(self.token_ids) != len(self.logprobs):
+            raise ValueError("token_ids and logprobs differ in length")
+        return self
+
+
+class Candidate(Message):
+    """A drafted continuation. `q[i]` is the distribution that `token_ids[i]` was really sampled from."""
+
+    token_ids: list[TokenId] = Field(max_length=MAX_DRAFT_TOKENS)
+    logprobs: list[Finite] | None = None
+    q: list[TopK] | None = None
+
+    @model_validator(mode="after")
+    def _one_entry_a_token(self) -> Candidate:
+        for name in ("logprobs", "q"):
+            entries = getattr(self, name)
+            if entries is not None and len(entries) != len(self.token_ids):
+                raise ValueError(f"{name}: must have one entry for each token")
+        return self
+
+
+class Prediction(Message):
+    """A predicted output to draft from. Sent once; the session keeps it until it is sent again."""
+
+    token_ids: TokenIds
+
+
+class DraftRequest(SequenceRequest):
+    draft_tokens: int = Field(ge=0, le=MAX_DRAFT_TOKENS, description="γ; 0: only read the context")
+    num_candidates: int = Field(default=1, ge=1, le=MAX_CANDIDATES)
+    candidate_temperature: Finite | None = Field(default=None, ge=0.0, le=100.0, description="for candidates 1 and up")
+    candidate_top_p: Finite | None = Field(default=None, gt=0.0, le=1.0)
+    want_q: bool = False
+    draft_model: str | None = Field(default=None, max_length=256, description="null: the worker's default drafter")
+    lookahead_tokens: int = Field(default=0, ge=0, le=MAX_DRAFT_TOKENS)
+    prediction: Prediction | None = None
+
+
+class DraftTimings(Message):
+    queue_ms: float
+    forward_ms: float
+    sample_ms: float
+    total_ms: float
+
+
+class DraftResponse(Message):
+    session_id: SessionId | None
+    round: int
+    candidates: list[Candidate]
+    source: Source
+    cached_tokens: int = Field(description="context tokens that were not computed again")
+    timings: DraftTimings
+
+
+class VerifyRequest(SequenceRequest):
+    candidates: list[Candidate] = Field(max_length=MAX_CANDIDATES, description="none: the target's own next token")
+    strategy: Strategy = "deterministic"
+    acceptance_threshold: Finite = Field(default=0.1, ge=0.0, le=1.0, description="for `threshold`")
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS, description="how many alternatives a token")
+    log_decisions: bool = Field(default=False, description="log drafted token, p, q, own draw and verdict")
+
+
+class TokenLogprob(Message):
+    """From the target's unprocessed logits. `top` holds the most likely tokens, best first."""
+
+    logprob: float
+    rank: int = Field(ge=1)
+    top: list[tuple[int, float]]
+
+
+class VerifyTimings(Message):
+    queue_ms: float
+    forward_ms: float
+    sample_ms: float
+    total_ms: float
+    rows: int = Field(description="tokens in the forward pass, all sessions together")
+    sessions: int = Field(description="sessions that shared the forward pass")
+
+
+StopReason = Literal["stop_token", "length"]
+
+
+class VerifyResponse(Message):
+    """One round: the accepted draft tokens, then the target's own (left out where a stop token was accepted)."""
+
+    session_id: SessionId | None
+    round: int
+    candidate: int | None = Field(description="which candidate was kept; null where none was sent")
+    num_drafted: int = Field(ge=0, description="length of the kept candidate")
+    num_accepted: int = Field(ge=0)
+    acceptance_mask: list[bool] = Field(description="for the kept candidate, by position")
+    token_ids: list[int] = Field(min_length=1)
+    logprobs: list[TokenLogprob] | None = None
+    stop_reason: StopReason | None
+    stop_token_id: int | None = None
+    lossless: bool
+    cached_tokens: int
+    timings: VerifyTimings
+
+
+class TargetSpeculation(Message):
+    """For a target that drives rounds itself."""
+
+    enabled: bool = True
+    draft_tokens: int | None = Field(default=None, ge=1, le=MAX_DRAFT_TOKENS)
+
+
+class GenerateRequest(SequenceRequest):
+    """`max_tokens` in all. The answer is one JSON line a round: VerifyResponse, or ErrorBody as the last."""
+
+    logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS)
+    speculation: TargetSpeculation | None = None
+
+
+class DraftBatchRequest(Message):
+    protocol: Literal[1] = 1
+    items: list[DraftRequest] = Field(min_length=1, max_length=256)
+
+
+class VerifyBatchRequest(Message):
+    protocol: Literal[1] = 1
+    items: list[VerifyRequest] = Field(min_length=1, max_length=256)
+
+
+class BatchError(Message):
+    status: int
+    code: str
+    message: str
+    field: str | None = None
+
+
+class DraftBatchItem(Message):
+    """Exactly one of the two is set."""
+
+    response: DraftResponse | None = None
+    error: BatchError | None = None
+
+
+class DraftBatchResponse(Message):
+    items: list[DraftBatchItem]
+
+
+class VerifyBatchItem(Message):
+    """Exactly one of the two is set."""
+
+    response: VerifyResponse | None = None
+    error: BatchError | None = None
+
+
+class VerifyBatchResponse(Message):
+    items: list[VerifyBatchItem]
+
+
+class Vocabulary(Message):
+    """`fingerprint` is over sorted (id, token) pairs, added tokens included. `logits_size` may exceed `size` (padding)."""
+
+    fingerprint: str
+    size: int
+    logits_size: int
+
+
+class StepTime(Message):
+    """Measured at start: one forward pass over `rows` tokens."""
+
+    rows: int
+    seconds: float
+
+
+class Capabilities(Message):
+    rounds: list[Literal["gateway", "target"]]
+    strategies: list[Strategy]
+    default_strategy: Strategy = "deterministic"
+    max_candidates: int
+    max_draft_tokens: int
+    max_logprobs: int = 0
+    sampling: list[str] = Field(description="fields of Sampling that are honoured")
+    grammar_types: list[GrammarType]
+    q: bool = Field(default=False, description="a draft worker that can send q")
+    prediction: bool = False
+    batch_invariant: bool = False
+
+
+class ModelInfo(Message):
+    """`GET /v1/model`. A lookup drafter has no vocabulary of its own: null."""
+
+    protocol: Literal[1] = 1
+    role: Literal["draft", "target"]
+    id: str
+    engine: str
+    dtype: str | None
+    device: str
+    vocabulary: Vocabulary | None
+    special_token_ids: list[int]
+    stop_token_ids: list[int]
+    context_length: int
+    max_sessions: int
+    fingerprint: str = Field(description="of weights, dtype and engine; equal fingerprints answer equal texts")
+    capabilities: Capabilities
+    step_seconds: list[StepTime]
+
+
+class TokenizerInfo(Message):
+    """`GET /v1/tokenizer`: all that the gateway needs to speak the target's language."""
+
+    model_id: str
+    tokenizer_json: str = Field(description="the whole tokenizer.json, as text")
+    chat_template: str | None
+    bos_token: str | None
+    eos_token: str | None
+    special_tokens: dict[str, str] = Field(description="named tokens a chat template may use, bos_token among them")
+    stop_token_ids: list[int]
+    vocabulary: Vocabulary
+    context_length: int
+
+
+class Health(Message):
+    status: Literal["ok"] = "ok"
+
+
+class Ready(Message):
+    ready: bool
+    detail: str

@@ -1,0 +1,1 @@
+"""The gateway: OpenAI API, chat template and (de)tokenisation, the round loop, worker clients, metrics."""

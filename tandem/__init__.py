@@ -1,0 +1,1 @@
+"""The command line: `tandem up`, `serve`, `draft`, `target`, `doctor`."""

@@ -1,0 +1,1 @@
+"""The target service: its HTTP app and the verification strategies."""

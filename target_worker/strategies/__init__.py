@@ -1,0 +1,1 @@
+"""Verification strategies: pure functions from distributions and drafts to accepted tokens."""

@@ -1,0 +1,1 @@
+"""What both workers share: the HTTP shell, the session table, metrics."""
