@@ -1,7 +1,7 @@
 """The messages between gateway and workers (docs/wire.md tells the rules that go with them).
 
-Token ids are the target's everywhere. Times are milliseconds. `extra="forbid"` and strict types: a worker refuses by
-name what it does not know rather than ignoring it.
+Token ids are the target's everywhere. Times are milliseconds. Requests have strict types and forbid unknown fields: a
+worker refuses by name what it does not know rather than ignoring it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,12 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Reply(Message):
+    """What a worker answers. Unknown fields are ignored, so that workers may be newer than the gateway."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
 
 
 class Context(Message):
@@ -152,14 +158,14 @@ class DraftRequest(SequenceRequest):
     prediction: Prediction | None = None
 
 
-class DraftTimings(Message):
+class DraftTimings(Reply):
     queue_ms: float
     forward_ms: float
     sample_ms: float
     total_ms: float
 
 
-class DraftResponse(Message):
+class DraftResponse(Reply):
     session_id: SessionId | None
     round: int
     candidates: list[Candidate]
@@ -176,7 +182,7 @@ class VerifyRequest(SequenceRequest):
     log_decisions: bool = Field(default=False, description="log drafted token, p, q, own draw and verdict")
 
 
-class TokenLogprob(Message):
+class TokenLogprob(Reply):
     """From the target's unprocessed logits. `top` holds the most likely tokens, best first."""
 
     logprob: float
@@ -184,7 +190,7 @@ class TokenLogprob(Message):
     top: list[tuple[int, float]]
 
 
-class VerifyTimings(Message):
+class VerifyTimings(Reply):
     queue_ms: float
     forward_ms: float
     sample_ms: float
@@ -196,7 +202,7 @@ class VerifyTimings(Message):
 StopReason = Literal["stop_token", "length"]
 
 
-class VerifyResponse(Message):
+class VerifyResponse(Reply):
     """One round: the accepted draft tokens, then the target's own (left out where a stop token was accepted)."""
 
     session_id: SessionId | None
@@ -238,36 +244,36 @@ class VerifyBatchRequest(Message):
     items: list[VerifyRequest] = Field(min_length=1, max_length=256)
 
 
-class BatchError(Message):
+class BatchError(Reply):
     status: int
     code: str
     message: str
     field: str | None = None
 
 
-class DraftBatchItem(Message):
+class DraftBatchItem(Reply):
     """Exactly one of the two is set."""
 
     response: DraftResponse | None = None
     error: BatchError | None = None
 
 
-class DraftBatchResponse(Message):
+class DraftBatchResponse(Reply):
     items: list[DraftBatchItem]
 
 
-class VerifyBatchItem(Message):
+class VerifyBatchItem(Reply):
     """Exactly one of the two is set."""
 
     response: VerifyResponse | None = None
     error: BatchError | None = None
 
 
-class VerifyBatchResponse(Message):
+class VerifyBatchResponse(Reply):
     items: list[VerifyBatchItem]
 
 
-class Vocabulary(Message):
+class Vocabulary(Reply):
     """`fingerprint` is over sorted (id, token) pairs, added tokens included. `logits_size` may exceed `size` (padding)."""
 
     fingerprint: str
@@ -275,14 +281,14 @@ class Vocabulary(Message):
     logits_size: int
 
 
-class StepTime(Message):
+class StepTime(Reply):
     """Measured at start: one forward pass over `rows` tokens."""
 
     rows: int
     seconds: float
 
 
-class Capabilities(Message):
+class Capabilities(Reply):
     rounds: list[Literal["gateway", "target"]]
     strategies: list[Strategy]
     default_strategy: Strategy = "deterministic"
@@ -296,7 +302,7 @@ class Capabilities(Message):
     batch_invariant: bool = False
 
 
-class ModelInfo(Message):
+class ModelInfo(Reply):
     """`GET /v1/model`. A lookup drafter has no vocabulary of its own: null."""
 
     protocol: Literal[1] = 1
@@ -315,7 +321,7 @@ class ModelInfo(Message):
     step_seconds: list[StepTime]
 
 
-class TokenizerInfo(Message):
+class TokenizerInfo(Reply):
     """`GET /v1/tokenizer`: all that the gateway needs to speak the target's language."""
 
     model_id: str
@@ -329,10 +335,10 @@ class TokenizerInfo(Message):
     context_length: int
 
 
-class Health(Message):
+class Health(Reply):
     status: Literal["ok"] = "ok"
 
 
-class Ready(Message):
+class Ready(Reply):
     ready: bool
     detail: str

@@ -1,0 +1,26 @@
+"""What decides the draw of one token, apart from its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protocol.messages import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRow:
+    """One row of logits to draw from.
+
+    `position` is the absolute index, prompt included, of the token to be drawn; `history` holds the ids before it
+    (drafts included), of which the first `num_prompt_tokens` are the prompt. `seed` has `choice_index` mixed in already
+    (noise.mix_choice). `stop_token_ids` are the model's own and the request's, masked while fewer than
+    `sampling.min_tokens` have been drawn.
+    """
+
+    sampling: Sampling
+    seed: int
+    position: int
+    history: Sequence[int]
+    num_prompt_tokens: int
+    stop_token_ids: frozenset[int] = frozenset()
