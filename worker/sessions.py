@@ -190,7 +190,7 @@ class SessionTable(Generic[S]):
             if call.waiters == 0 and not call.task.done():
                 call.task.cancel()
 
-    async def delete(self, key: str, timeout: float = 5.0) -> bool:
+    async def delete(self, key: str, patience: float = 5.0) -> bool:
         """Forget a session; its call in flight is cancelled and waited for. False where there was none."""
         session = self._sessions.pop(key, None)
         if session is None:
@@ -199,13 +199,13 @@ class SessionTable(Generic[S]):
         if session.call is not None:
             call = session.call
             call.overtake("the session was deleted")
-            await asyncio.wait({call.task}, timeout=timeout)
+            await asyncio.wait({call.task}, timeout=patience)
         return True
 
-    async def close(self, timeout: float) -> None:
-        """Give running calls `timeout` seconds to end, then cancel them."""
+    async def close(self, patience: float) -> None:
+        """Give running calls `patience` seconds to end, then cancel them."""
         if self._calls:
-            _, late = await asyncio.wait(self._calls, timeout=timeout)
+            _, late = await asyncio.wait(self._calls, timeout=patience)
             for task in late:
                 task.cancel()
             if late:

@@ -8,8 +8,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from engines.sampling import Distribution, SamplingRow, UnusableLogits, draw, draw_top2, process
-from engines.sampling.process import GREEDY_TEMPERATURE
+from engines.sampling.distribution import Distribution
+from engines.sampling.draw import draw, draw_top2
+from engines.sampling.errors import UnusableLogits
+from engines.sampling.process import GREEDY_TEMPERATURE, process
+from engines.sampling.rows import SamplingRow
 from engines.torch.jobs import Drawn, Draws, Feed
 from protocol.errors import EngineFailure
 
@@ -55,7 +58,9 @@ def _draw(distribution: Distribution, logits: Tensor, feeds: Sequence[Feed]) -> 
         rows = [row for number in numbers for row in feeds[number].rows]
         chosen, chosen_logits = distribution, logits
         if len(numbers) < len(feeds):
-            index = torch.tensor([place for n in numbers for place in range(starts[n], starts[n + 1])], device=logits.device)
+            index = torch.tensor(
+                [place for n in numbers for place in range(starts[n], starts[n + 1])], device=logits.device
+            )
             chosen, chosen_logits = distribution.rows(index), logits[index]
         if truncate is not None:
             chosen = chosen.truncate(truncate)

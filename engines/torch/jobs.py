@@ -8,8 +8,9 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
-from engines.sampling import Distribution, SamplingRow
-from engines.torch.runner import Row
+from engines.sampling.distribution import Distribution
+from engines.sampling.rows import SamplingRow
+from engines.torch.rows import Row
 from engines.torch.slots import Slot
 
 T = TypeVar("T")
@@ -18,17 +19,11 @@ T = TypeVar("T")
 class ModelRunner(Protocol):
     """What the loop needs of engines.torch.runner.Runner."""
 
-    @property
-    def num_slots(self) -> int: ...
-
-    @property
-    def slot_length(self) -> int: ...
-
     def forward(self, rows: Sequence[Row]) -> list[Tensor]: ...
 
-    def commit(self, slot: int, path: Sequence[int]) -> None: ...
+    def commit(self, slot: int, start: int, path: Sequence[int]) -> None: ...
 
-    def copy(self, source: int, destination: int, length: int) -> None: ...
+    def copy(self, source: int, target: int, length: int) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -127,7 +122,7 @@ class Seat:
             raise RuntimeError("no tree was fed")
         feed, already_fed = self._tree
         path = [*range(already_fed, feed.logits_from + 1), *accepted]
-        self._runner.commit(self.slot.index, [node - already_fed for node in path])
+        self._runner.commit(self.slot.index, self.length, [node - already_fed for node in path])
         self.slot.ids.extend(feed.token_ids[node] for node in path)
         self._tree = None
 

@@ -64,7 +64,7 @@ class EngineLoop:
         self._queue: deque[Run] = deque()
         self._active: list[Run] = []
         self._disowned: deque[int] = deque()
-        self._closing = False
+        self._closing = self._aborting = False
         self._signalled = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._main, name="tandem-engine", daemon=True)
@@ -123,8 +123,7 @@ class EngineLoop:
         self.wake()
         if self._thread.ident is not None:
             self._thread.join(timeout)
-            for run in [*self._queue, *self._active]:
-                run.cancelled = True
+            self._aborting = True
             self.wake()
             self._thread.join(_END_TIMEOUT_SECONDS)
 
@@ -150,7 +149,7 @@ class EngineLoop:
             with self._wake:
                 self._closing = True
             for run in [*self._queue, *self._active]:
-                self._fail(run, NotReady("the worker has shut down"))
+                self._end(run, NotReady("the worker has shut down"))
 
     def _tick(self) -> bool:
         """Do what there is to do, or wait for something. False when the loop is to end."""
@@ -174,11 +173,15 @@ class EngineLoop:
     def _drop(self) -> None:
         """End what was cancelled or is past its deadline, waiting or running."""
         now = time.monotonic()
-        for run in [*self._queue, *self._active]:
+        with self._wake:
+            runs = [*self._queue, *self._active]
+        for run in runs:
             if run.cancelled:
-                self._end(run, lambda run: run.future.cancel())
+                self._end(run)
+            elif self._aborting:
+                self._end(run, NotReady("the worker is shutting down"))
             elif now >= run.deadline:
-                self._fail(run, _too_late())
+                self._end(run, _too_late())
         with self._wake:
             self._queue = deque(run for run in self._queue if not run.ended)
         self._active = [run for run in self._active if not run.ended]
@@ -208,7 +211,7 @@ class EngineLoop:
             if run.wait.ready():
                 self._step(run, None)
             elif now - run.since >= run.wait.timeout:
-                self._fail(run, DeadlineExceeded("the stream was left unread for too long"))
+                self._end(run, DeadlineExceeded("the stream was left unread for too long"))
         self._active = [run for run in self._active if not run.ended]
 
     def _pass(self, pieces: list[Piece]) -> None:
@@ -218,7 +221,7 @@ class EngineLoop:
         except Exception:
             logger.exception("a forward pass failed")
             for piece in pieces:
-                self._fail(piece.run, EngineFailure("the forward pass failed"))
+                self._end(piece.run, EngineFailure("the forward pass failed"))
             return
         forwarded = time.perf_counter()
         whole = [(piece, rows) for piece, rows in zip(pieces, logits, strict=True) if piece.whole]
@@ -234,7 +237,7 @@ class EngineLoop:
         for piece, rows in whole:
             draws = next(drawn) if piece.feed.rows else None
             if isinstance(draws, EngineFailure):
-                self._fail(piece.run, draws)
+                self._end(piece.run, draws)
             else:
                 self._step(piece.run, Passed(rows, draws, piece.run.timings(tokens, len(pieces))))
 
@@ -261,19 +264,16 @@ class EngineLoop:
         try:
             step = run.steps.send(value)
         except StopIteration as stop:
-            self._end(run, lambda run, result=stop.value: _set_result(run, result))
+            self._end(run, result=stop.value)
         except WireError as error:
-            self._fail(run, error)
+            self._end(run, error)
         except Exception:
             logger.exception("a job failed")
-            self._fail(run, EngineFailure("the engine could not serve this request"))
+            self._end(run, EngineFailure("the engine could not serve this request"))
         else:
             run.take(step)
 
-    def _fail(self, run: Run, error: WireError) -> None:
-        self._end(run, lambda run: _set_error(run, error))
-
-    def _end(self, run: Run, resolve: Callable[[Run], None]) -> None:
+    def _end(self, run: Run, error: WireError | None = None, result: Any = None) -> None:
         """Free the job's slot and tell whoever awaits it."""
         if run.ended:
             return
@@ -284,17 +284,14 @@ class EngineLoop:
         if run.seat is not None:
             self.slots.release(run.seat.slot)
         if not run.events.is_closed():
-            run.events.call_soon_threadsafe(resolve, run)
+            run.events.call_soon_threadsafe(_resolve, run.future, error, result)
 
 
-def _set_result(run: Run, result: Any) -> None:
-    if not run.future.done():
-        run.future.set_result(result)
-
-
-def _set_error(run: Run, error: WireError) -> None:
-    if not run.future.done():
-        run.future.set_exception(error)
+def _resolve(future: asyncio.Future[Any], error: WireError | None, result: Any) -> None:
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 def _too_late() -> DeadlineExceeded:

@@ -10,7 +10,7 @@ from typing import Any
 
 from engines.torch.jobs import Feed, Job, PassTimings, Seat, Steps, Wait
 from engines.torch.plan import SHORT_TOKENS, Pace, split_budget
-from engines.torch.runner import Row
+from engines.torch.rows import Row
 
 
 class Run:
