@@ -31,7 +31,7 @@ class AttentionPass(Protocol):
     """One forward pass, as its attention layers see it."""
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """query [1, heads, tokens, key_dim], key and value [1, key_value_heads, tokens, dim] → [1, tokens, heads, dim]."""
+        """[1, heads, tokens, dim] queries, [1, key_value_heads, tokens, dim] keys and values → [1, tokens, heads, dim]."""
         ...
 
 
@@ -142,7 +142,7 @@ class ShapeProbe:
 def causal_mask(
     first: int, count: int, key_length: int, group: int, dtype: torch.dtype, device: torch.device
 ) -> Tensor | None:
-    """Additive mask for queries at positions first, first + 1, …, each repeated `group` times, over `key_length` keys."""
+    """Additive mask over `key_length` keys for queries at first, first + 1, …, each repeated `group` times."""
     if count == 1 and key_length == first + 1:
         return None
     mask = torch.full((count, key_length), float("-inf"), dtype=dtype, device=device).triu_(first + 1)

@@ -69,7 +69,7 @@ class Runner:
         batch = self._builder.build(rows)
         logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, batch.attention)
         self._latest = (batch, {row.slot: index for index, row in enumerate(rows) if row.parents is not None})
-        return list(logits[: sum(batch.kept)].float().split(batch.kept))
+        return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
 
     @torch.inference_mode()
     def commit(self, slot: int, start: int, path: Sequence[int]) -> None:
