@@ -26,12 +26,14 @@ def draw(distribution: Distribution, rows: Sequence[SamplingRow], stream: int = 
 def draw_keyed(distribution: Distribution, keys: Tensor) -> Tensor:
     """`draw` with the rows' noise keys at hand, int64 [R]."""
 
-    def best(part: Part) -> Tensor:
-        if part.token_ids is not None and part.token_ids.shape[-1] == 1:
-            return part.token_ids[:, 0]
-        return lowest_best(_perturbed(part, keys[part.rows]), part.token_ids)
+    return distribution.by_row(lambda part: draw_logits(part.logits, part.token_ids, keys[part.rows]))
 
-    return distribution.by_row(best)
+
+def draw_logits(logits: Tensor, token_ids: Tensor | None, keys: Tensor) -> Tensor:
+    """One token for each row of logits, float [r, K], over `token_ids` int64 [r, K] (None: all), under keys int64 [r]."""
+    if token_ids is not None and token_ids.shape[-1] == 1:
+        return token_ids[:, 0]
+    return lowest_best(_perturbed(logits, token_ids, keys), token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ def draw_top2(distribution: Distribution, rows: Sequence[SamplingRow], stream: i
     keys = row_keys(rows, stream, distribution.device)
 
     def two(part: Part) -> Tensor:
-        perturbed = _perturbed(part, keys[part.rows])
+        perturbed = _perturbed(part.logits, part.token_ids, keys[part.rows])
         one = lowest_best(perturbed, part.token_ids)
         ids = part.token_ids if part.token_ids is not None else torch.arange(perturbed.shape[-1], device=keys.device)
         rest = perturbed.masked_fill(ids == one[:, None], -torch.inf)
@@ -70,12 +72,11 @@ def row_keys(rows: Sequence[SamplingRow], stream: int, device: torch.device) -> 
     return noise.row_keys(seeds, stream, positions)
 
 
-def _perturbed(part: Part, keys: Tensor) -> Tensor:
+def _perturbed(logits: Tensor, token_ids: Tensor | None, keys: Tensor) -> Tensor:
     """Processed logits plus noise, float64 [r, K]."""
-    ids = part.token_ids
-    if ids is None:
-        ids = torch.arange(part.logits.shape[-1], device=part.logits.device)
-    return noise.gumbel_from_hash(noise.hash_ids(keys, ids)).add_(part.logits)
+    if token_ids is None:
+        token_ids = torch.arange(logits.shape[-1], device=logits.device)
+    return noise.gumbel_from_hash(noise.hash_ids(keys, token_ids)).add_(logits)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """`threshold`: a drafted token is accepted where its processed probability under the target reaches the threshold.
 
-On rejection, and after a fully accepted draft, the target's own draw follows. Not lossless: drafted tokens are favoured.
+On rejection, and after a fully accepted draft, the target's own draw follows. Not lossless: drafts are favoured.
 """
 
 from __future__ import annotations

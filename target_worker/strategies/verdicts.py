@@ -38,8 +38,8 @@ class Verdict:
 def verdicts(drafts: Drafts, target: Target, outcome: Outcome, group_sizes: Sequence[int]) -> list[Verdict]:
     """One verdict for each group of consecutive chains (the candidates of one request; at least one, maybe empty).
 
-    The longest accepted prefix wins; ties go to the larger summed target log-probability of the accepted tokens, then to
-    the lowest index.
+    The longest accepted prefix wins; ties go to the larger summed target log-probability of the accepted tokens, then
+    to the lowest index.
     """
     token_ids, lengths = drafts.token_ids.tolist(), drafts.lengths.tolist()
     num_accepted, next_tokens = outcome.num_accepted.tolist(), outcome.next_token.tolist()
@@ -62,7 +62,7 @@ def verdicts(drafts: Drafts, target: Target, outcome: Outcome, group_sizes: Sequ
 def _log_probability(drafts: Drafts, target: Target, chain: int, length: int) -> float:
     places = slice(0, length)
     logprobs = target.distribution.logprob_of(drafts.token_ids[chain, places], drafts.rows[chain, places])
-    return sum(logprobs.tolist())
+    return float(logprobs.sum())
 
 
 def decisions(drafts: Drafts, target: Target, outcome: Outcome, chain: int, rejection: str) -> list[Decision]:
