@@ -60,6 +60,9 @@ class WorkerConfig(BaseModel):
     drain_timeout_ms: Milliseconds = Field(default=10_000, description="how long running work may take at shutdown")
     worker_token: SecretStr | None = Field(default=None, description="bearer token that callers of /v1 must send")
     trust_remote_code: bool = Field(default=False, description="run Python code that comes with a model's files")
+    allow_pickle_weights: bool = Field(
+        default=False, description="load weights that torch pickled, which can run code, where a model has no others"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
 
 

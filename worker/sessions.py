@@ -186,9 +186,13 @@ class SessionTable(Generic[S]):
                 raise call.overtaken from None
             raise
         finally:
-            call.waiters -= 1
-            if call.waiters == 0 and not call.task.done():
-                call.task.cancel()
+            self.leave(call)
+
+    def leave(self, call: Call) -> None:
+        """One that waited for the call does so no more; the last to leave cancels it."""
+        call.waiters -= 1
+        if call.waiters == 0 and not call.task.done():
+            call.task.cancel()
 
     async def delete(self, key: str, patience: float = 5.0) -> bool:
         """Forget a session; its call in flight is cancelled and waited for. False where there was none."""

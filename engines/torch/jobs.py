@@ -30,15 +30,18 @@ class ModelRunner(Protocol):
 class Feed:
     """Tokens to feed behind what the job's slot holds, as one chain or, with `parents`, as a tree (see Row).
 
-    Logits are wanted for token_ids[logits_from:]; of a tree, token_ids[: logits_from + 1] must be a chain. The loop may
-    feed the tokens before `logits_from` over several passes; those from there on go into one. `rows` has one entry for
-    each row of logits, to draw a token from it, or is empty. With `truncate` tokens come from the likeliest K alone.
+    Logits are wanted for token_ids[logits_from:]. `rows` has one entry for each of them, to draw a token from it, or is
+    empty. With `truncate` tokens come from the likeliest K alone. The loop may feed the first `divisible` tokens, of a
+    tree a chain that ends in the parent of all the rest, over several passes; what follows goes into one. A tree that
+    is not to be committed may hang from `start`, short of what the slot holds.
     """
 
     token_ids: list[int]
     logits_from: int
     parents: list[int] | None = None
     rows: Sequence[SamplingRow] = ()
+    divisible: int = 0
+    start: int | None = None
     top2: bool = False
     truncate: int | None = None
 
@@ -90,9 +93,18 @@ class Passed:
 
     @property
     def drawn(self) -> Drawn:
+        return self._draws.drawn
+
+    @property
+    def distribution(self) -> Distribution:
+        """What the tokens were drawn from, one distribution a row."""
+        return self._draws.distribution()
+
+    @property
+    def _draws(self) -> Draws:
         if self.draws is None:
             raise RuntimeError("nothing was asked to be drawn")
-        return self.draws.drawn
+        return self.draws
 
 
 class Seat:
@@ -117,7 +129,7 @@ class Seat:
         self._tree = (feed, already_fed)
 
     def commit(self, accepted: Sequence[int]) -> None:
-        """Keep, of the tree just fed, its chain up to `logits_from` and then these nodes of the feed, root first."""
+        """Keep, of the tree just fed, its chain up to `logits_from` (the root) and then these nodes, root first."""
         if self._tree is None:
             raise RuntimeError("no tree was fed")
         feed, already_fed = self._tree

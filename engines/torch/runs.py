@@ -44,7 +44,7 @@ class Run:
     @property
     def context_left(self) -> int:
         """Tokens of the feed that may still go in chunks."""
-        return self.feed.logits_from - self.fed if self.feed is not None else 0
+        return self.feed.divisible - self.fed if self.feed is not None else 0
 
     def timings(self, rows: int, sessions: int) -> PassTimings:
         total = time.monotonic() - self.since
@@ -82,7 +82,7 @@ def plan(active: Sequence[Run], pace: Pace, turn: int) -> list[Piece]:
 def _piece(run: Run, context_tokens: int, is_prompt: bool) -> Piece:
     feed, seat, fed = run.feed, run.seat, run.fed
     assert feed is not None and seat is not None
-    start = seat.length
+    start = seat.length if feed.start is None else feed.start
     if context_tokens < run.context_left:
         token_ids = feed.token_ids[fed : fed + context_tokens]
         return Piece(run, feed, seat, Row(seat.slot.index, start, token_ids, None, len(token_ids)), is_prompt, False)
