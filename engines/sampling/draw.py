@@ -30,7 +30,7 @@ def draw_keyed(distribution: Distribution, keys: Tensor) -> Tensor:
 
 
 def draw_logits(logits: Tensor, token_ids: Tensor | None, keys: Tensor) -> Tensor:
-    """One token for each row of logits, float [r, K], over `token_ids` int64 [r, K] (None: all), under keys int64 [r]."""
+    """One token a row, int64 [r], of logits float [r, K] over ids int64 [r, K] (None: all), under keys int64 [r]."""
     if token_ids is not None and token_ids.shape[-1] == 1:
         return token_ids[:, 0]
     return lowest_best(_perturbed(logits, token_ids, keys), token_ids)

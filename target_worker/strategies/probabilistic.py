@@ -3,7 +3,7 @@
 A drafted token x is accepted with probability min(1, p(x) / q(x)); on rejection the token comes from the residual
 distribution norm(max(0, p − q)) (from p where that has no mass). Lossless in distribution, if q is what x was sampled
 from: it is taken as the draft worker sent it, truncated, zero outside its entries. The acceptance uniforms and the
-residual's noise have streams of their own: the noise that drew x says something about every other token of its position.
+residual's noise have streams of their own: the noise that drew x tells about every other token of its position.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def _draw_residual(drafts: Drafts, target: Target, chains: Tensor, places: Tenso
         if part.token_ids is None:
             q_there = torch.zeros_like(p).scatter_add_(-1, part_ids.clamp(min=0), part_q)
         else:
-            same = part.token_ids[:, :, None] == part_ids[:, None, :]
-            q_there = torch.where(same, part_q[:, None, :], 0.0).sum(-1)
+            part_ids, by_id = part_ids.sort(dim=-1)
+            place = torch.searchsorted(part_ids, part.token_ids).clamp_(max=part_ids.shape[-1] - 1)
+            q_there = part_q.gather(-1, by_id.gather(-1, place))
+            q_there.masked_fill_(part_ids.gather(-1, place) != part.token_ids, 0.0)
         tokens[part.rows] = draw_logits(log_residual(p, q_there), part.token_ids, keys[part.rows])
     return tokens
