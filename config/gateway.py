@@ -33,9 +33,7 @@ class GatewayConfig(BaseModel):
     served_model_name: list[str] = Field(
         default=[], max_length=16, description="names clients may use for the model; none: the target's own id"
     )
-    api_keys: list[SecretStr] = Field(
-        default=[], max_length=1024, description="keys clients may use; none: open to all"
-    )
+    api_keys: list[SecretStr] = Field(default=[], max_length=1024, description="keys clients may use; none: open")
     api_key_file: Path | None = Field(
         default=None, description="file of further keys, one a line, # for comments; read again whenever it changes"
     )
@@ -68,6 +66,9 @@ class GatewayConfig(BaseModel):
     body_timeout_seconds: Seconds = Field(default=30.0, description="for a client to send its request's body")
     drain_seconds: Seconds = Field(default=30.0, description="for running requests to end after SIGTERM")
 
+    speculation_metrics: Literal["none", "summary", "detailed"] = Field(
+        default="summary", description="metrics.speculative_decoding in responses; detailed: step by step"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
     log_content: bool = Field(default=False, description="log decisions with tokens in them where a request asks")
 
