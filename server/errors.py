@@ -88,6 +88,14 @@ class Unavailable(ApiError):
         super().__init__(message, retry_after=retry_after)
 
 
+class TookTooLong(ApiError):
+    """The time a whole request may take is over."""
+
+    status = 504
+    type = "server_error"
+    code = "request_timeout"
+
+
 class NotReady(Unavailable):
     """The target's model and tokenizer are not known yet."""
 

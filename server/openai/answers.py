@@ -77,7 +77,7 @@ class ChatChoice(BaseModel):
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
-    stop_reason: str | int | None = Field(description="the stop string or stop token id that ended the text")
+    stop_reason: str | int | None = Field(description="the stop string or stop_token_ids member that ended it")
 
 
 class ChatCompletion(BaseModel):

@@ -15,10 +15,17 @@ from server.text.tokenizer import TextTokenizer
 
 # Tokens that a windowed decoder looks back on; more than any decoder lets one token reach.
 _WINDOW = 8
+# Tokens before the output that can still matter to how it is decoded.
+_PRIMED = 16
 
 
 class Detokenizer(Protocol):
-    """One sequence's text. `push` returns what the token settled; `finish` the rest, once, at the end."""
+    """One sequence's text. `push` returns what the token settled; `finish` the rest, once, at the end.
+
+    `prime`, first of all, tells what came before the output, whose text is not returned.
+    """
+
+    def prime(self, token_ids: Sequence[int]) -> None: ...
 
     def push(self, token_id: int) -> str: ...
 
@@ -54,6 +61,10 @@ class ByteLevelDetokenizer:
         self._skip_special = skip_special_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
+    def prime(self, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids[-_PRIMED:]:
+            self.push(token_id)
+
     def push(self, token_id: int) -> str:
         token = self._tokenizer.token(token_id)
         if token is None or (self._skip_special and self._tokenizer.is_special(token)):
@@ -83,6 +94,11 @@ class ByteFallbackDetokenizer:
         self._replacements = replacements
         self._run = bytearray()
         self._strip, self._strip_left = strip
+
+    def prime(self, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids[-_PRIMED:]:
+            self.push(token_id)
+        self.finish()
 
     def push(self, token_id: int) -> str:
         token = self._tokenizer.token(token_id)
@@ -123,6 +139,11 @@ class WindowDetokenizer:
         self._skip_special = skip_special_tokens
         self._window: list[int] = []
         self._shown = 0  # characters of the window's text that have been returned
+
+    def prime(self, token_ids: Sequence[int]) -> None:
+        for token_id in token_ids[-_PRIMED:]:
+            self.push(token_id)
+        self.finish()
 
     def push(self, token_id: int) -> str:
         self._window.append(token_id)

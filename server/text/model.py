@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -23,6 +23,11 @@ class TextModel:
         self.tokenizer = TextTokenizer(info)
         self.template = ChatTemplate(info.chat_template, info.special_tokens) if info.chat_template else None
         self.detokenizer: Callable[[bool], Detokenizer] = detokenizer_factory(self.tokenizer)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Token by token, since the library's own decoding of a long list holds the GIL to its end."""
+        detokenizer = self.detokenizer(skip_special_tokens)
+        return "".join(map(detokenizer.push, token_ids)) + detokenizer.finish()
 
 
 class TextModels:
