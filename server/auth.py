@@ -47,7 +47,7 @@ class ApiKeys:
         return any(known) and scheme.lower() == "bearer"
 
     def _look(self) -> None:
-        """Reads the file again where it has changed, at most once a second; a file that can't be read changes nothing."""
+        """Reads a changed file, at most once a second; one that can't be read changes nothing."""
         now = time.monotonic()
         if self._path is None or now - self._looked < _LOOK_SECONDS:
             return

@@ -62,7 +62,7 @@ class RequestContext:
             await self._app(scope, receive, sending)
         except ClientGone:
             status = status or _CLIENT_GONE_STATUS
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - the last to catch it
             # Its message could hold text of the request: only where it happened is logged.
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("request %s failed: %s\n%s", request_id, type(error).__name__, where)

@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from protocol.messages import Health, Ready
+from server.errors import NotReady
 from server.gateway import Gateway, gateway_of
 
 router = APIRouter()
@@ -27,8 +28,11 @@ async def ready(gateway: Served, response: Response) -> Ready:
     """Requests can be answered: a target is there, and its tokenizer has been read."""
     is_ready, detail = gateway.backend.ready()
     if is_ready:
-        await gateway.texts.get(gateway.backend.model().tokenizer)
-    else:
+        try:
+            await gateway.texts.get(gateway.backend.model().tokenizer)
+        except NotReady as error:
+            is_ready, detail = False, error.message
+    if not is_ready:
         response.status_code = 503
     return Ready(ready=is_ready, detail=detail)
 

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from protocol.messages import TokenizerInfo
+from server.errors import NotReady
 from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import Detokenizer, detokenizer_factory
 from server.text.tokenizer import TextTokenizer
@@ -39,10 +40,16 @@ class TextModels:
         self._current: TextModel | None = None
 
     async def get(self, info: TokenizerInfo) -> TextModel:
-        """Built in a thread the first time, and again when the target sends another tokenizer."""
+        """Built in a thread the first time, and again when the target sends another tokenizer.
+
+        Raises NotReady where it cannot be.
+        """
         async with self._lock:
             if self._current is None or self._current.info is not info:
-                self._current = await self.run(lambda: TextModel(info))
+                try:
+                    self._current = await self.run(lambda: TextModel(info))
+                except ValueError as error:
+                    raise NotReady(str(error)[:500]) from None
             return self._current
 
     async def run(self, work: Callable[[], T]) -> T:
