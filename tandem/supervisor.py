@@ -21,6 +21,7 @@ from tandem.up_flags import service_url
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 15.0
+SAME_SIGNAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._stop = threading.Event()
         self._hurry = threading.Event()
+        self._stopped_at = 0.0
 
     def run(self, ready_timeout: float, announce: Callable[[], None]) -> int:
         """Until SIGINT, SIGTERM, SIGHUP (0: a wanted end) or a process's death (1). `announce` is called once ready."""
@@ -68,6 +70,7 @@ class Supervisor:
                 announce()
                 while not self._stop.wait(POLL_SECONDS):
                     self._check_alive()
+            self._console.print("Stopping …")
             return 0
         except (Failure, OSError) as error:
             self._console.print(f"tandem: {error}", markup=False, soft_wrap=True)
@@ -77,10 +80,15 @@ class Supervisor:
             stop_all(self._children[::-1], self._grace_seconds, self._hurry)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        """The first signal stops the set; a second one stops waiting for it."""
-        if self._stop.is_set():
+        """The first signal stops the set; one that comes later stops waiting for it.
+
+        Not one that comes at once: `make` passes on a signal that its process group, so this process, got already.
+        """
+        if self._stop.is_set() and time.monotonic() - self._stopped_at > SAME_SIGNAL_SECONDS:
             self._hurry.set()
-        self._stop.set()
+        if not self._stop.is_set():
+            self._stopped_at = time.monotonic()
+            self._stop.set()
 
     def _start(self) -> None:
         for service in self._services:
