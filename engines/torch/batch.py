@@ -30,14 +30,15 @@ class BatchBuilder:
 
     `bucket`: key lengths are padded to its multiples and chains are split where their padded length changes, so that
     the length a token attends over depends on its own position alone (1: no padding, nothing is split).
-    `minimum_tokens`: shorter passes, and shorter selections of logits, repeat their last token.
+    `multiple`: passes and selections of logits repeat their last token up to a multiple of this many.
     """
 
-    def __init__(self, cache: KeyValueCache, group: int, bucket: int = 1, minimum_tokens: int = 1) -> None:
+    def __init__(self, cache: KeyValueCache, group: int, slot_length: int, bucket: int = 1, multiple: int = 1) -> None:
         self._cache = cache
         self._group = group
+        self._slot_length = slot_length
         self._bucket = bucket
-        self._minimum = minimum_tokens
+        self._multiple = multiple
 
     def build(self, rows: Sequence[Row]) -> Batch:
         device = self._cache.keys.device
@@ -62,16 +63,17 @@ class BatchBuilder:
                 segments.extend(self._tree(row.slot, row.start, offset, row.parents))
             wanted.extend(range(offset + row.logits_from, offset + count))
             kept.append(count - row.logits_from)
-        while len(ids) < self._minimum:
+        while len(ids) % self._multiple:
             ids.append(ids[-1])
             positions.append(positions[-1])
-        while 0 < len(wanted) < self._minimum:
+        while len(wanted) % self._multiple:
             wanted.append(wanted[-1])
         attention = RaggedPass(
             cache=self._cache,
             segments=segments,
             writes=writes,
             num_tokens=len(ids),
+            slot_length=self._slot_length,
             keep=any(row.parents is not None for row in rows),
         )
         return Batch(

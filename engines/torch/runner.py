@@ -48,9 +48,8 @@ class Runner:
         bucket = _INVARIANT_BUCKET if batch_invariant else 1
         padded_length = -(-slot_length // bucket) * bucket
         self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
-        # bfloat16 linear layers are invariant from two rows up (DESIGN.md, "Bit for bit").
-        minimum = 2 if batch_invariant and self.dtype != torch.float32 else 1
-        self._builder = BatchBuilder(self.cache, group, bucket=bucket, minimum_tokens=minimum)
+        self.row_multiple = _row_multiple(self.dtype) if batch_invariant else 1
+        self._builder = BatchBuilder(self.cache, group, slot_length, bucket=bucket, multiple=self.row_multiple)
         self._latest: tuple[Batch, dict[int, int]] | None = None
 
     def forward(self, rows: Sequence[Row]) -> list[Tensor]:
@@ -129,7 +128,7 @@ class Runner:
 
     def _probe(self) -> tuple[CacheShape, int]:
         """Run one token to learn the layers' shapes; refuse what this attention can't serve."""
-        probe = ShapeProbe()
+        probe = ShapeProbe(self.slot_length)
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         logits = self._run(token, token, token[0], probe)
         self._vocab_size = logits.shape[-1]
@@ -140,3 +139,12 @@ class Runner:
             raise UnsupportedAttention("layers differ in the shape of their keys and values")
         heads, key_dim, value_dim = probe.shapes[0]
         return CacheShape(layers, heads, key_dim, value_dim), probe.heads[0] // heads
+
+
+def _row_multiple(dtype: torch.dtype) -> int:
+    """Rows that batch-invariant passes are padded to a multiple of.
+
+    oneDNN's bfloat16 products share rows out evenly to threads, and a thread computes an odd last row with other code
+    (measured: every difference was at such a row, none with an even number of rows, four or more in all, a thread).
+    """
+    return 1 if dtype == torch.float32 else 4 * torch.get_num_threads()
