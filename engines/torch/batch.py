@@ -15,13 +15,16 @@ from engines.torch.rows import Row, depths
 
 @dataclass(slots=True)
 class Batch:
-    """One pass, ready to run. `kept[i]` logits rows belong to rows[i]; `offsets[i]` is its first flattened token."""
+    """One pass, ready to run. `kept[i]` rows of logits belong to rows[i].
+
+    `trees` has, by slot, every tree row and its first flattened token.
+    """
 
     input_ids: Tensor
     position_ids: Tensor
     logits_index: Tensor
     kept: list[int]
-    offsets: list[int]
+    trees: dict[int, tuple[Row, int]]
     attention: RaggedPass
 
 
@@ -46,12 +49,11 @@ class BatchBuilder:
         positions: list[int] = []
         wanted: list[int] = []
         kept: list[int] = []
-        offsets: list[int] = []
+        trees: dict[int, tuple[Row, int]] = {}
         segments: list[Segment] = []
         writes: list[tuple[int, int, slice]] = []
         for row in rows:
             offset, count = len(ids), len(row.token_ids)
-            offsets.append(offset)
             ids.extend(row.token_ids)
             if row.parents is None:
                 positions.extend(range(row.start, row.start + count))
@@ -60,6 +62,7 @@ class BatchBuilder:
                 segments.extend(self._chain(row.slot, row.start, offset, count))
             else:
                 positions.extend(row.start + depth for depth in depths(row.parents))
+                trees[row.slot] = (row, offset)
                 segments.extend(self._tree(row.slot, row.start, offset, row.parents))
             wanted.extend(range(offset + row.logits_from, offset + count))
             kept.append(count - row.logits_from)
@@ -74,14 +77,14 @@ class BatchBuilder:
             writes=writes,
             num_tokens=len(ids),
             slot_length=self._slot_length,
-            keep=any(row.parents is not None for row in rows),
+            keep=bool(trees),
         )
         return Batch(
             input_ids=torch.tensor([ids], dtype=torch.long, device=device),
             position_ids=torch.tensor([positions], dtype=torch.long, device=device),
             logits_index=torch.tensor(wanted, dtype=torch.long, device=device),
             kept=kept,
-            offsets=offsets,
+            trees=trees,
             attention=attention,
         )
 

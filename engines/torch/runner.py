@@ -13,7 +13,7 @@ from torch import Tensor
 from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
 from engines.torch.kv_cache import CacheShape, KeyValueCache
-from engines.torch.rows import Row, check_rows
+from engines.torch.rows import Row, check_path, check_rows
 
 __all__ = ["Row", "Runner"]
 
@@ -50,7 +50,7 @@ class Runner:
         self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
         self.row_multiple = _row_multiple(self.dtype) if batch_invariant else 1
         self._builder = BatchBuilder(self.cache, group, slot_length, bucket=bucket, multiple=self.row_multiple)
-        self._latest: tuple[Batch, dict[int, int]] | None = None
+        self._latest: Batch | None = None
 
     def forward(self, rows: Sequence[Row]) -> list[Tensor]:
         """One pass over all rows.
@@ -67,7 +67,7 @@ class Runner:
             return [empty for _ in rows]
         batch = self._builder.build(rows)
         logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, batch.attention)
-        self._latest = (batch, {row.slot: index for index, row in enumerate(rows) if row.parents is not None})
+        self._latest = batch
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
 
     @torch.inference_mode()
@@ -75,14 +75,15 @@ class Runner:
         """Keep part of the latest pass's tree: its nodes `path`, root to leaf, become positions start, start + 1, …
 
         Raises:
-            ValueError: where the latest pass fed no tree to `slot`.
+            ValueError: where the latest pass fed no tree to `slot` at `start`, or `path` is not one from its root.
         """
         if not path:
             return
-        if self._latest is None or slot not in self._latest[1]:
+        if self._latest is None or slot not in self._latest.trees:
             raise ValueError(f"the latest pass fed no tree to slot {slot}")
-        batch, trees = self._latest
-        offset = batch.offsets[trees[slot]]
+        batch = self._latest
+        row, offset = batch.trees[slot]
+        check_path(row, start, path)
         nodes = torch.tensor([offset + node for node in path], dtype=torch.long, device=self.device)
         keys = torch.stack([key.index_select(1, nodes) for key, _ in batch.attention.kept])
         values = torch.stack([value.index_select(1, nodes) for _, value in batch.attention.kept])
