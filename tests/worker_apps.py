@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import wraps
 from typing import Any, Literal
 
 import httpx
@@ -17,7 +14,6 @@ from config.workers import TargetWorkerConfig, WorkerConfig
 from engines.torch.engine import TorchEngine
 from engines.torch.loop import EngineLoop, PassReport
 from engines.torch.slots import SlotCache
-from protocol.hashing import PrefixHashes
 from protocol.messages import (
     MAX_DRAFT_TOKENS,
     MAX_LOGPROBS,
@@ -31,6 +27,7 @@ from target_worker.app import create_app as create_target_app
 from target_worker.strategies import STRATEGIES
 from target_worker.torch_engine import TorchTarget
 from tests.fake_runner import VOCABULARY, FakeRunner, hash_logits
+from tests.wire import request
 
 STOP = 31
 _VOCABULARY = Vocabulary(fingerprint="f" * 32, size=VOCABULARY, logits_size=VOCABULARY)
@@ -131,35 +128,6 @@ async def target(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
         yield Target(app, runner, client)
 
 
-def request(
-    ids: Sequence[int], held: int = 0, salt: str | None = None, sampling: dict[str, Any] | None = None, **fields: Any
-) -> dict[str, Any]:
-    """A message for the context `ids`, whose first `held` ids are not sent again."""
-    hashes = PrefixHashes(salt)
-    hashes.extend(ids)
-    return {
-        "session_id": "s",
-        "round": 0,
-        "context": {"start": held, "token_ids": list(ids[held:]), "prefix_hash": hashes.at(held)},
-        "num_prompt_tokens": 0,
-        "max_tokens": 16,
-        "sampling": {"seed": 7, **(sampling or {})},
-        "cache_salt": salt,
-        **({} if "draft_tokens" in fields else {"candidates": []} if "candidates" not in fields else {}),
-        **fields,
-    }
-
-
 def blended(share: float) -> Callable[[Sequence[int]], Tensor]:
     """Logits that agree with hash_logits but for a share of something else: a draft model."""
     return lambda ids: (1 - share) * hash_logits(ids) + share * hash_logits(ids, b"draft")
-
-
-def async_test(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine function as a test, for half a minute at most."""
-
-    @wraps(test)
-    def run(*args: Any, **fields: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **fields), 30))
-
-    return run
