@@ -1,8 +1,8 @@
 """The loop that owns a model: each tick gathers whatever waits into one forward pass (continuous batching).
 
-Jobs wait for a slot in a bounded queue, then run as generators (engines/torch/jobs.py). A tick admits jobs, plans a pass,
-runs it, draws tokens for all of it at once and lets each job take its next step. What goes wrong with one job is answered
-to that job alone.
+Jobs wait for a slot in a bounded queue, then run as generators (engines/torch/jobs.py). A tick admits jobs, plans a
+pass, runs it, draws tokens for all of it at once and lets each job take its next step. What goes wrong with one job is
+answered to that job alone.
 """
 
 from __future__ import annotations
@@ -75,23 +75,26 @@ class EngineLoop:
     @property
     def running(self) -> int:
         """Jobs on a slot."""
-        return len(self._active)
+        return sum(not run.ended for run in self._active)
 
     @property
     def waiting(self) -> int:
         """Jobs without one."""
-        return len(self._queue)
+        return sum(not run.ended for run in tuple(self._queue))
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
     async def run(self, job: Job[T], deadline: float) -> T:
-        """The job's result. `deadline` is on time.monotonic's clock, inf for none; cancelling takes effect by the next tick.
+        """The job's result. `deadline` is on time.monotonic's clock, inf for none.
 
-        When this returns or raises, nothing of the job runs any more, so that its ids may be changed. Raises QueueFull and
-        NotReady before any work, DeadlineExceeded, EngineFailure, and whatever WireError the job raises.
+        Cancelling takes effect by the next tick. When this returns or raises, nothing of the job runs any more, so that
+        its ids may be changed. Raises QueueFull and NotReady before any work, DeadlineExceeded, EngineFailure, and
+        whatever WireError the job raises.
         """
+        if time.monotonic() >= deadline:
+            raise _too_late()
         run = self._submit(job, deadline)
         try:
             async with asyncio.timeout(None if deadline == float("inf") else max(0.0, deadline - time.monotonic())):
@@ -190,7 +193,10 @@ class EngineLoop:
         """Give slots to waiting jobs, first come first served but for those whose session has its slot already."""
         while self._disowned:
             self.slots.disown(self._disowned.popleft())
-        for run in list(self._queue):
+        now = time.monotonic()
+        for run in tuple(self._queue):
+            if run.cancelled or now >= run.deadline:
+                continue  # It came after `_drop`, which will see to it.
             job = run.job
             slot = self.slots.acquire(job.ids, job.salt, job.owner, job.usable)
             if slot is None:

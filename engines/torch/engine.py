@@ -1,0 +1,39 @@
+"""A running model of the torch engine: its loop, and what GET /v1/model and /v1/tokenizer say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from engines.torch.drawing import Limits
+from engines.torch.loop import EngineLoop
+from protocol.messages import ModelInfo, TokenizerInfo
+
+Reading = tuple[str, str, Callable[[], float]]
+"""A metric's name, its help text, and how to read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchEngine:
+    """`loop` has been started."""
+
+    loop: EngineLoop
+    info: ModelInfo
+    tokenizer: TokenizerInfo
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(frozenset(self.info.stop_token_ids), self.info.context_length)
+
+    def gauges(self) -> list[Reading]:
+        loop = self.loop
+        return [
+            ("num_requests_running", "Calls on a slot", lambda: loop.running),
+            ("num_requests_waiting", "Calls that wait for a slot", lambda: loop.waiting),
+            ("slots", "Sessions whose keys and values can be held", lambda: len(loop.slots.slots)),
+            ("slots_used", "Slots that hold something", lambda: loop.slots.filled),
+        ]
+
+    def counters(self) -> list[Reading]:
+        slots = self.loop.slots
+        return [("num_slot_evictions", "Slots whose content made room for another's", lambda: slots.evictions)]
