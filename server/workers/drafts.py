@@ -97,7 +97,11 @@ class DraftSide:
     async def draft(self, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float) -> Draft:
         """γ tokens after the context. Never raises; a worker that does not answer within `seconds` has failed."""
         began = time.perf_counter()
-        if self.state != "ready" or not self._fits(draft_tokens):
+        if self.state != "ready":
+            return Draft.none()
+        if not self._fits(draft_tokens):
+            self._useless = True  # and will be for the rest of this request
+            self._drop()
             return Draft.none()
         try:
             answer = await self._call(draft_tokens, num_candidates, max_tokens, seconds)
