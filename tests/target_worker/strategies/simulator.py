@@ -109,7 +109,7 @@ def simulate(strategy: Strategy, runs: int, both: Models, first_seed: int = 0) -
             nodes.append(torch.where(i < gamma, nodes[-1] * VOCABULARY + 1 + tokens[-1], 0))
         path = torch.stack(nodes, dim=1)
         rows = [
-            grid[run][min(done + i, DEPTH)]
+            grid[run][done + i]
             for run, done in zip(alive.tolist(), length[alive].tolist(), strict=True)
             for i in range(MAX_GAMMA + 1)
         ]
@@ -141,7 +141,6 @@ PLAIN = sampling_row().sampling
 HISTORIES = [(0,) * (PROMPT + depth) for depth in range(DEPTH + 1)]
 
 
-@cache
 def _rows(seed: int) -> list[SamplingRow]:
     """The rows of one generation. Their parameters were spent on the tables: what is left to them is the noise."""
     return [SamplingRow(PLAIN, seed, len(history), history, PROMPT) for history in HISTORIES]

@@ -62,7 +62,7 @@ def rounds(draw_: st.DrawFn) -> tuple[Target, Drafts]:
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(case=rounds())
 def test_lengths_masks_and_support(name: Strategy, case: tuple[Target, Drafts]) -> None:
     target, drafts = case
@@ -101,7 +101,7 @@ def chain_alone(drafts: Drafts, chain: int) -> Drafts:
     return pad_drafts([tokens], [rows], q=q, threshold=drafts.threshold[chain : chain + 1].tolist())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(case=rounds())
 def test_deterministic_emits_the_targets_own_draws(case: tuple[Target, Drafts]) -> None:
     target, drafts = case
@@ -113,7 +113,7 @@ def test_deterministic_emits_the_targets_own_draws(case: tuple[Target, Drafts]) 
         assert accepted == length or drafts.token_ids[chain, accepted] != target.own[accepted]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(case=rounds())
 def test_greedy_emits_the_top_tokens(case: tuple[Target, Drafts]) -> None:
     target, drafts = case
@@ -121,7 +121,7 @@ def test_greedy_emits_the_top_tokens(case: tuple[Target, Drafts]) -> None:
     assert verdict.token_ids == target.distribution.top1()[: verdict.num_accepted + 1].tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(case=rounds())
 def test_threshold_accepts_by_probability_alone(case: tuple[Target, Drafts]) -> None:
     target, drafts = case

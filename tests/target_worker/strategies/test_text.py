@@ -19,7 +19,7 @@ from target_worker.strategies.verdicts import verdicts
 from tests.engines.sampling.helpers import sampling_row
 
 VOCABULARY = 40
-LENGTH = 24
+LENGTH = 16
 PROMPT = (3, 1, 4, 1, 5)
 Model = Callable[[Sequence[int]], Tensor]
 
@@ -107,15 +107,13 @@ def generate(seed: int, parameters: dict[str, Any], model: Model | None, gamma: 
     ids=str,
 )
 def test_the_text_does_not_depend_on_speculation(parameters: dict[str, Any]) -> None:
-    for seed in (0, -7):
-        plain, _ = generate(seed, parameters, None, 0, 1)
-        for gamma in (1, 3, 8):
-            for n in (1, 3):
-                for model in (target_model, close_model, wrong_model):
-                    text, accepted = generate(seed, parameters, model, gamma, n)
-                    assert text == plain, (gamma, n, model.__name__)
-                    if model is target_model:
-                        assert accepted >= LENGTH * gamma // (gamma + 1), "an equal model draws the same tokens"
+    plain, _ = generate(-7, parameters, None, 0, 1)
+    for model in (target_model, close_model, wrong_model):
+        for gamma, n in ((1, 1), (3, 1), (3, 3), (8, 1)):
+            text, accepted = generate(-7, parameters, model, gamma, n)
+            assert text == plain, (gamma, n, model.__name__)
+            if model is target_model:
+                assert accepted >= LENGTH * gamma // (gamma + 1), "an equal model draws the same tokens"
 
 
 def test_another_seed_gives_another_text() -> None:
