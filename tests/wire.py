@@ -24,7 +24,6 @@ def request(
         "max_tokens": 16,
         "sampling": {"seed": 7, **(sampling or {})},
         "cache_salt": salt,
-        **({} if "draft_tokens" in fields else {"candidates": []} if "candidates" not in fields else {}),
         **fields,
     }
 

@@ -94,7 +94,7 @@ class Target:
         return response.status_code, response.json()
 
     async def verify(self, **fields: Any) -> Any:
-        status, body = await self.post("/v1/verify", request(**fields))
+        status, body = await self.post("/v1/verify", request(**{"candidates": [], **fields}))
         assert status == 200, body
         return body
 

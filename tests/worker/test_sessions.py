@@ -19,7 +19,7 @@ from worker.sessions import Call, Session, SessionTable
 
 
 def verify_request(ids: list[int], **fields: Any) -> VerifyRequest:
-    return VerifyRequest.model_validate_json(json.dumps(request(ids, **fields)))
+    return VerifyRequest.model_validate_json(json.dumps(request(ids, **{"candidates": [], **fields})))
 
 
 class Table:
