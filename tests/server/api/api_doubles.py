@@ -195,7 +195,7 @@ class Running:
     backend: ScriptedBackend
 
     http: httpx.Client
-    connections: Collection[object] = ()
+    connections: Collection[Any] = ()
 
     @cached_property
     def sdk(self) -> OpenAI:
