@@ -78,7 +78,8 @@ class RequestContext:
             path = getattr(scope.get("route"), "path", "unknown")
             self._metrics.http_requests.labels(_known(scope["method"]), path, status).inc()
             elapsed = (time.monotonic() - arrived) * 1000
-            logger.info("%s %s %d %.0f ms id=%s", _known(scope["method"]), path, status, elapsed, request_id)
+            level = logging.DEBUG if path in _OPEN_PATHS else logging.INFO  # asked every few seconds
+            logger.log(level, "%s %s %d %.0f ms id=%s", _known(scope["method"]), path, status, elapsed, request_id)
 
 
 async def _cut(scope: Scope, receive: Receive) -> None:
