@@ -19,8 +19,8 @@ _WHILE_READING = 8
 _WHILE_ABSENT = 16
 # Tokens of context that a verification may have had to read, for its time to count as a round's.
 _MOST_UNREAD = 40
-_PATIENT_SLACK = 0.1
-_SLACK = 0.05
+_PATIENT_SLACK = 0.5
+_SLACK = 0.1
 _FIRST_DRAFT_SECONDS = 1.0
 
 

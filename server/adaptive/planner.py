@@ -104,8 +104,8 @@ class AdaptivePlanner:
         num_candidates: int,
     ) -> None:
         self._pair = pair
-        self._max = max_draft_tokens
-        self._current = min(draft_tokens, max_draft_tokens)
+        self._max = max(max_draft_tokens, 1)
+        self._current = max(1, min(draft_tokens, self._max))
         self._candidates = CandidateCount(num_candidates)
         self._acceptance = Acceptance(fading=0.95, strength=6.0, prior=pair.acceptance)
         self._until_try = min(pair.interval, 2 * _FIRST_INTERVAL)

@@ -45,11 +45,21 @@ class DraftSide:
     worker.
     """
 
-    def __init__(self, context: RequestContext, pool: Pool, vocabulary_size: int, read_seconds: float) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        pool: Pool,
+        vocabulary_size: int,
+        read_seconds: float,
+        draft_model: str | None = None,
+    ) -> None:
+        """`vocabulary_size` counts the target's logits; `draft_model` is the worker's drafter to use, if not its own
+        default."""
         self._context = context
         self._pool = pool
         self._vocabulary_size = vocabulary_size
         self._read_seconds = read_seconds
+        self._draft_model = draft_model
         self._session: Session | None = None
         self._stack = ExitStack()
         self._reading: asyncio.Task[None] | None = None
@@ -184,6 +194,7 @@ class DraftSide:
         if self._prediction_sent or info is None or not info.capabilities.prediction or not prediction:
             prediction = None
         return {
+            "draft_model": self._draft_model,
             "draft_tokens": draft_tokens,
             "num_candidates": num_candidates,
             "candidate_temperature": speculation.candidate_temperature,

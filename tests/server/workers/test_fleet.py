@@ -119,6 +119,19 @@ def test_it_starts_without_any_worker_and_takes_them_as_they_come() -> None:
     asyncio.run(main())
 
 
+def test_a_worker_that_is_loading_is_waited_for() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        target.loaded = False
+        async with fleet_over([target], []) as fleet:
+            assert "the model is being loaded" in fleet.ready()[1]
+            target.loaded = True
+            await until(lambda: fleet.ready()[0])
+            assert tokens(await collect(fleet, request())) == expected()
+
+    asyncio.run(main())
+
+
 def test_streams_spread_over_the_targets() -> None:
     async def main() -> None:
         targets = [FakeWorker("target") for _ in range(3)]
