@@ -15,9 +15,9 @@ from types import FrameType
 import httpx
 from rich.console import Console
 
+from tandem.addresses import service_url
 from tandem.processes import Child, stop_all
 from tandem.progress import Progress
-from tandem.up_flags import service_url
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 15.0
@@ -67,6 +67,9 @@ class Supervisor:
         try:
             self._start()
             if self._until_ready(ready_timeout):
+                # Until now it was no news that one service missed another.
+                for child in self._children:
+                    child.show_warnings = True
                 announce()
                 while not self._stop.wait(POLL_SECONDS):
                     self._check_alive()
