@@ -26,13 +26,17 @@ SAME_SIGNAL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process to run and where it answers /ready; `port_flag` is the flag that moves it elsewhere."""
+    """One process to run and where it answers /ready; `port_flag` is the flag that moves it elsewhere.
+
+    `waits_for` is shown until it is ready, where that says more to a person than what /ready says.
+    """
 
     label: str
     host: str
     port: int
     port_flag: str
     command: tuple[str, ...]
+    waits_for: str | None = None
 
 
 class Failure(Exception):
@@ -141,7 +145,7 @@ def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
     if answer.status_code == 200:
         return True, "ready"
     try:
-        return False, str(answer.json()["detail"])
+        return False, service.waits_for or str(answer.json()["detail"])
     except (ValueError, LookupError, TypeError):
         return False, f"not ready (HTTP {answer.status_code})"
 

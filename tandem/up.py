@@ -52,14 +52,14 @@ def services(settings: UpSettings, config: Path | None) -> list[Service]:
     """The three processes, workers first."""
     file = ["--config", str(config)] if config else []
 
-    def service(role: Role, host: str, port: int, port_flag: str) -> Service:
+    def service(role: Role, host: str, port: int, port_flag: str, waits_for: str | None = None) -> Service:
         command = (sys.executable, "-m", "tandem", role, *settings.arguments[role], *file)
-        return Service(_LABELS[role], host, port, port_flag, command)
+        return Service(_LABELS[role], host, port, port_flag, command, waits_for)
 
     return [
         service("target", settings.target.host, settings.target.port, "--target-port"),
         service("draft", settings.draft.host, settings.draft.port, "--draft-port"),
-        service("serve", settings.serve.host, settings.serve.port, "--port"),
+        service("serve", settings.serve.host, settings.serve.port, "--port", "waiting for the target"),
     ]
 
 
