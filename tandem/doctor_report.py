@@ -75,7 +75,7 @@ def _prompts(report: Report) -> Table:
         "same text",
         title=f"Prompts (γ {report.draft_tokens})",
         title_justify="left",
-        caption="accepted: of the draft tokens looked at. drafted: rounds that had a draft. plain, spec.: tokens a second.",
+        caption="accepted: of draft tokens looked at; drafted: rounds with a draft; plain, spec.: tokens a second",
         caption_justify="left",
     )
     for result in report.prompts:
