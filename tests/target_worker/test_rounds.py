@@ -16,6 +16,7 @@ from tests.wire import async_test
 from tests.worker_apps import STOP, Target, target
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+DRAFT = st.tuples(st.integers(0, 6), st.lists(st.integers(0, 31), max_size=6))
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0.0},
     {"temperature": 0.7, "seed": 3},
@@ -101,9 +102,9 @@ def test_any_drafts_at_all_leave_a_rounds_tokens_as_they_are() -> None:
         worker = events.run(running.__aenter__())
 
         @settings(max_examples=60, deadline=None)
-        @given(st.lists(st.lists(st.integers(0, 31), max_size=6), max_size=4), st.integers(1, 12), st.integers(0, 5))
-        def check(candidates: list[list[int]], max_tokens: int, seed: int) -> None:
-            events.run(one_round(worker, candidates, max_tokens, seed))
+        @given(st.lists(DRAFT, max_size=4), st.integers(1, 12), st.integers(0, 5))
+        def check(drafts: list[tuple[int, list[int]]], max_tokens: int, seed: int) -> None:
+            events.run(one_round(worker, drafts, max_tokens, seed))
 
         try:
             check()
@@ -111,11 +112,11 @@ def test_any_drafts_at_all_leave_a_rounds_tokens_as_they_are() -> None:
             events.run(running.__aexit__(None, None, None))
 
 
-async def one_round(worker: Target, candidates: list[list[int]], max_tokens: int, seed: int) -> None:
-    """Verify some candidates and hold the answer against plain decoding."""
+async def one_round(worker: Target, drafts: list[tuple[int, list[int]]], max_tokens: int, seed: int) -> None:
+    """Verify candidates, each so much of the truth and then something, and hold the answer against plain decoding."""
     fields = {"sampling": {"temperature": 0.9, "seed": seed}, "max_tokens": max_tokens}
     truth = await plain(worker, **fields)
-    candidates = [truth[: len(c)] + c[len(truth) :] if c[:1] == [0] else c for c in candidates]
+    candidates = [truth[:right] + wrong for right, wrong in drafts]
     sent = [{"token_ids": candidate} for candidate in candidates]
     answer = await worker.verify(
         ids=PROMPT, candidates=sent, num_prompt_tokens=len(PROMPT), session_id=None, **fields
