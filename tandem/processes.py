@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from config.settings import LIFELINE_VARIABLE
+from config.variables import LIFELINE_VARIABLE
 
 _TAIL_LINES = 8
 # A level as loggers print it (in capitals, or as JSON's value), or the start of a traceback.
