@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
+from typing import Literal
 
 import uvicorn
 from fastapi import FastAPI
@@ -18,7 +20,10 @@ logger = logging.getLogger("tandem")
 class Runner:
     """A uvicorn server that can be told from inside that its process has to end."""
 
-    def __init__(self, host: str, port: int, drain_seconds: float) -> None:
+    def __init__(
+        self, host: str, port: int, drain_seconds: float, http: type[asyncio.Protocol] | Literal["auto"] = "auto"
+    ) -> None:
+        self._http = http
         self._host = host
         self._port = port
         self._drain_seconds = drain_seconds
@@ -31,6 +36,7 @@ class Runner:
             app,
             host=self._host,
             port=self._port,
+            http=self._http,
             log_config=None,  # uvicorn's loggers go the way of all others
             access_log=False,
             server_header=False,
@@ -52,6 +58,7 @@ class Runner:
 def run_gateway(settings: ServeSettings) -> None:
     """Serve until a signal comes. Raises SettingsError where the file of API keys cannot be used."""
     from server.app import create_app
+    from server.connection import Connection
     from server.fleet import Fleet
 
     _set_up_logging(settings.log_level)
@@ -61,7 +68,7 @@ def run_gateway(settings: ServeSettings) -> None:
         app = create_app(settings, Fleet(settings))
     except (OSError, ValueError) as error:
         raise SettingsError(f"api_key_file: {error}") from None
-    Runner(settings.host, settings.port, settings.drain_seconds).run(app)
+    Runner(settings.host, settings.port, settings.drain_seconds, http=Connection).run(app)
 
 
 def run_draft_worker(settings: DraftSettings) -> None:
