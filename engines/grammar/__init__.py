@@ -1,0 +1,1 @@
+"""Structured output: which tokens a grammar permits at every position of a sequence and its drafts (docs/structured_output.md)."""
