@@ -48,16 +48,17 @@ class GrammarCompiler:
         self,
         vocabulary: xgrammar.TokenizerInfo,
         *,
-        time_limit: float = 10.0,
+        time_limit: float = 30.0,
+        threads: int = 2,
         cache_bytes: int = 256 * 2**20,
         any_whitespace: bool = False,
     ) -> None:
-        """`time_limit` in seconds. `any_whitespace`: whether JSON may be laid out freely, or only as json.dumps does."""
+        """`time_limit` in seconds; `threads` of the CPU for one compilation. `any_whitespace`: whether JSON may be laid out freely, or only as json.dumps does."""
         self._vocabulary = vocabulary
         self._time_limit = time_limit
         self._cache_bytes = cache_bytes
         self._any_whitespace = any_whitespace
-        self._compiler = xgrammar.GrammarCompiler(vocabulary, max_threads=1, cache_enabled=False)
+        self._compiler = xgrammar.GrammarCompiler(vocabulary, max_threads=threads, cache_enabled=False)
         self._places = threading.BoundedSemaphore(MAX_AT_ONCE)
         self._lock = threading.Lock()
         self._compiled: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 from engines.grammar.errors import GrammarError
+from engines.grammar.limits import check_repetition
 
 MAX_DEPTH = 64
 MAX_NODES = 20_000
@@ -88,8 +89,8 @@ class _Walk:
             self._object(schema, result, path, depth)
         if "array" in kinds:
             self._array(schema, result, path, depth)
-        if "string" in kinds and "pattern" in schema and (schema.get("minLength") or "maxLength" in schema):
-            _refuse(path, "combines pattern with minLength or maxLength, which is not supported")
+        if "string" in kinds and "pattern" in schema:
+            self._pattern(schema, path)
         return result
 
     def _each(self, schemas: Any, path: str, depth: int) -> dict[str, Any]:
@@ -132,6 +133,8 @@ class _Walk:
         for keyword in ("properties", "patternProperties"):
             if keyword in schema:
                 result[keyword] = self._each(schema[keyword], f"{path}.{keyword}", depth)
+        for pattern in result.get("patternProperties", {}):
+            self._pattern({"pattern": pattern}, f"{path}.patternProperties")
         properties = result.get("properties", {})
         if len(properties) > MAX_PROPERTIES:
             _refuse(f"{path}.properties", f"has more than {MAX_PROPERTIES} properties")
@@ -153,6 +156,16 @@ class _Walk:
             result["items"] = self.visit(schema["items"], f"{path}.items", depth + 1)
         if "prefixItems" in schema:
             result["prefixItems"] = self._list(schema["prefixItems"], f"{path}.prefixItems", depth)
+
+    def _pattern(self, schema: dict[str, Any], path: str) -> None:
+        if schema.get("minLength") or "maxLength" in schema:
+            _refuse(path, "combines pattern with minLength or maxLength, which is not supported")
+        if not isinstance(schema["pattern"], str):
+            _refuse(f"{path}.pattern", "must be a string")
+        try:
+            check_repetition(schema["pattern"], ebnf=False)
+        except GrammarError as error:
+            _refuse(f"{path}.pattern", error.message)
 
     def _resolve(self, reference: Any, path: str) -> Any:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):

@@ -9,6 +9,7 @@ from typing import Any
 import xgrammar
 
 from engines.grammar.errors import GrammarError
+from engines.grammar.limits import check_repetition
 from engines.grammar.schema import enforceable
 from protocol.messages import Grammar
 
@@ -44,8 +45,10 @@ def builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler, *, any_whitesp
         case "regex":
             if not value:
                 raise GrammarError("a regex must not be empty")
+            check_repetition(value, ebnf=False)
             return lambda: compiler.compile_regex(value)
         case "grammar":
+            check_repetition(value, ebnf=True)
             return lambda: compiler.compile_grammar(value)
         case "structural_tag":
             tag = _structural_tag(_load(value, "the structural tag"))
@@ -108,6 +111,9 @@ def _structural_tag(tag: Any) -> str:
             return node
         if node.get("type") == "json_schema" and "json_schema" in node:
             return {**node, "json_schema": enforceable(node["json_schema"])}
+        for kind, key in (("regex", "pattern"), ("grammar", "grammar")):
+            if node.get("type") == kind and isinstance(node.get(key), str):
+                check_repetition(node[key], ebnf=kind == "grammar")
         return {key: visit(child) for key, child in node.items()}
 
     return _dump(visit(tag))
