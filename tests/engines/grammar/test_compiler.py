@@ -66,7 +66,8 @@ def test_a_special_token_is_reached_by_its_id_alone(compiler: GrammarCompiler, t
     state = GrammarState(compiler.compile(grammar("structural_tag", by_id)))
     assert state.forced_tokens(8) == [tokenizer.token_to_id("[TOOL_CALLS]"), 0]
     by_text = {"type": "structural_tag", "format": {"type": "const_string", "value": "[TOOL_CALLS]"}}
-    assert GrammarState(compiler.compile(grammar("structural_tag", by_text))).forced_tokens(8) == []
+    spelled = GrammarState(compiler.compile(grammar("structural_tag", by_text))).masks_along([])
+    assert not unpack(spelled.bitmask, LOGITS_SIZE)[0, tokenizer.token_to_id("[TOOL_CALLS]")]
 
 
 def _nested(depth: int) -> dict[str, Any]:
