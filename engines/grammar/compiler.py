@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
@@ -15,12 +15,18 @@ from torch import Tensor
 
 from engines.grammar.errors import GrammarError
 from engines.grammar.sources import builder
-from engines.grammar.vocabulary import vocabulary_from_json
+from engines.grammar.vocabulary import token_bytes, vocabulary
 from protocol.messages import Grammar, GrammarType
 
 GRAMMAR_TYPES: tuple[GrammarType, ...] = (
     "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag",
 )  # fmt: skip
+# The control characters that a grammar's tokens may hold (vocabulary.vocabulary): none inside of JSON, whose layout is
+# fixed; line ends beside the JSON of a structural tag.
+CONTROL: dict[GrammarType, bytes] = {
+    "json_object": b"", "json_schema": b"", "structural_tag": b"\n\r",
+    "regex": b"\t\n\r", "choice": b"\t\n\r", "grammar": b"\t\n\r",
+}  # fmt: skip
 MAX_AT_ONCE = 2
 MAX_REFUSALS = 256
 
@@ -46,31 +52,39 @@ class GrammarCompiler:
 
     def __init__(
         self,
-        vocabulary: xgrammar.TokenizerInfo,
+        tokens: Sequence[bytes],
+        stop_token_ids: Collection[int],
         *,
         time_limit: float = 30.0,
         threads: int = 2,
         cache_bytes: int = 256 * 2**20,
-        any_whitespace: bool = False,
     ) -> None:
-        """`time_limit` in seconds; `threads` of the CPU for one compilation. `any_whitespace`: whether JSON may be laid out freely, or only as json.dumps does."""
-        self._vocabulary = vocabulary
+        """`tokens`: every token's bytes (vocabulary.token_bytes), as many as there are logits.
+
+        `time_limit` in seconds; `threads` of the CPU for one compilation. Raises UnsupportedTokenizer without stop tokens.
+        """
+        self._vocabularies = {
+            control: vocabulary(tokens, stop_token_ids, control=control) for control in set(CONTROL.values())
+        }
+        self._compilers = {
+            control: xgrammar.GrammarCompiler(known, max_threads=threads, cache_enabled=False)
+            for control, known in self._vocabularies.items()
+        }
+        self._size = len(tokens)
         self._time_limit = time_limit
         self._cache_bytes = cache_bytes
-        self._any_whitespace = any_whitespace
-        self._compiler = xgrammar.GrammarCompiler(vocabulary, max_threads=threads, cache_enabled=False)
         self._places = threading.BoundedSemaphore(MAX_AT_ONCE)
         self._lock = threading.Lock()
         self._compiled: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()
         self._refused: OrderedDict[tuple[str, str], GrammarError] = OrderedDict()
+        self._stop_ids = frozenset(next(iter(self._vocabularies.values())).stop_token_ids)
 
     @classmethod
     def from_tokenizer_json(
-        cls, tokenizer_json: str, logits_size: int, stop_token_ids: Collection[int], *, any_whitespace: bool = False
+        cls, tokenizer_json: str, logits_size: int, stop_token_ids: Collection[int]
     ) -> GrammarCompiler:
-        """Raises UnsupportedTokenizer (vocabulary_from_json)."""
-        vocabulary = vocabulary_from_json(tokenizer_json, logits_size, stop_token_ids)
-        return cls(vocabulary, any_whitespace=any_whitespace)
+        """Raises UnsupportedTokenizer (vocabulary.token_bytes)."""
+        return cls(token_bytes(tokenizer_json, logits_size), stop_token_ids)
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Blocks for at most the time limit. Raises GrammarError."""
@@ -82,7 +96,7 @@ class GrammarCompiler:
             if key in self._refused:
                 raise GrammarError(self._refused[key].message)
         try:
-            build = builder(grammar, self._compiler, any_whitespace=self._any_whitespace)
+            build = builder(grammar, self._compilers[CONTROL[grammar.type]])
             compiled = self._package(self._within_limit(build))
         except _Overloaded as error:
             raise GrammarError(error.message) from None
@@ -122,17 +136,15 @@ class GrammarCompiler:
     def _package(self, grammar: xgrammar.CompiledGrammar) -> CompiledGrammar:
         if grammar.memory_size_bytes > self._cache_bytes:
             raise GrammarError("the grammar is too large once compiled")
-        size = self._vocabulary.vocab_size
-        shape = xgrammar.get_bitmask_shape(1, size)
+        shape = xgrammar.get_bitmask_shape(1, self._size)
         first = torch.empty(shape, dtype=torch.int32)
         xgrammar.GrammarMatcher(grammar).fill_next_token_bitmask(first)
         if not bool(first.any()):
             raise GrammarError("the grammar matches no text")
-        stop_ids = frozenset(self._vocabulary.stop_token_ids)
         stops = torch.zeros(shape[1], dtype=torch.int64)
-        for stop in stop_ids:
+        for stop in self._stop_ids:
             stops[stop >> 5] |= 1 << (stop & 31)
-        return CompiledGrammar(grammar, size, shape[1], stop_ids, stops.to(torch.int32))
+        return CompiledGrammar(grammar, self._size, shape[1], self._stop_ids, stops.to(torch.int32))
 
     def _evict(self) -> None:
         total = sum(entry.grammar.memory_size_bytes for entry in self._compiled.values())

@@ -12,7 +12,9 @@ MAX_NESTED = 128
 MAX_QUANTIFIERS = 128
 
 # A string literal or character class (skipped), an escaped character, a parenthesis, or a quantifier.
-_PART = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|[()?*+]|\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}""", re.DOTALL)
+_PART = re.compile(
+    r"""\\.|"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|[()?*+]|\{\s*(\d*)\s*(?:,\s*(\d*)\s*)?\}""", re.DOTALL
+)
 
 
 def check_repetition(text: str, *, ebnf: bool) -> None:

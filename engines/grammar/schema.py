@@ -6,6 +6,7 @@ meaning: JSON Schema 2020-12 (https://json-schema.org/draft/2020-12/json-schema-
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 from engines.grammar.errors import GrammarError
@@ -28,6 +29,9 @@ OF_TYPE = {
 TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 COUNTS = frozenset({"minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"})
 WHOLE = ("$ref", "const", "enum", "anyOf", "oneOf", "allOf")  # each says all there is to say about a value
+EMAIL = r"^[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+$"
+_CLASS = re.compile(r"\[(?:\\.|[^\]\\])*\]", re.DOTALL)
+_ESCAPED_IN_JSON = re.compile(r'["\x00-\x1f]|\\[\\nrtfv0cxu]')
 UNSUPPORTED = frozenset(
     {
         "not", "if", "then", "else", "dependentRequired", "dependentSchemas", "dependencies", "contains", "minContains",
@@ -90,7 +94,13 @@ class _Walk:
         if "array" in kinds:
             self._array(schema, result, path, depth)
         if "string" in kinds and "pattern" in schema:
-            self._pattern(schema, path)
+            if schema.get("minLength") or "maxLength" in schema:
+                _refuse(path, "combines pattern with minLength or maxLength, which is not supported")
+            result["pattern"] = self._pattern(schema["pattern"], f"{path}.pattern")
+        if "string" in kinds and schema.get("format") == "email" and "pattern" not in schema:
+            # xgrammar's own has a quoted form whose escapes are not JSON's.
+            del result["format"]
+            result["pattern"] = EMAIL
         return result
 
     def _each(self, schemas: Any, path: str, depth: int) -> dict[str, Any]:
@@ -133,8 +143,11 @@ class _Walk:
         for keyword in ("properties", "patternProperties"):
             if keyword in schema:
                 result[keyword] = self._each(schema[keyword], f"{path}.{keyword}", depth)
-        for pattern in result.get("patternProperties", {}):
-            self._pattern({"pattern": pattern}, f"{path}.patternProperties")
+        if "patternProperties" in result:
+            patterns = result["patternProperties"]
+            result["patternProperties"] = {
+                self._pattern(pattern, f"{path}.patternProperties"): inner for pattern, inner in patterns.items()
+            }
         properties = result.get("properties", {})
         if len(properties) > MAX_PROPERTIES:
             _refuse(f"{path}.properties", f"has more than {MAX_PROPERTIES} properties")
@@ -157,15 +170,17 @@ class _Walk:
         if "prefixItems" in schema:
             result["prefixItems"] = self._list(schema["prefixItems"], f"{path}.prefixItems", depth)
 
-    def _pattern(self, schema: dict[str, Any], path: str) -> None:
-        if schema.get("minLength") or "maxLength" in schema:
-            _refuse(path, "combines pattern with minLength or maxLength, which is not supported")
-        if not isinstance(schema["pattern"], str):
-            _refuse(f"{path}.pattern", "must be a string")
+    def _pattern(self, pattern: Any, path: str) -> str:
+        if not isinstance(pattern, str):
+            _refuse(path, "must be a string")
+        # xgrammar writes a constant part of a pattern as it is, where JSON would have to escape it.
+        if _ESCAPED_IN_JSON.search(_CLASS.sub("", pattern)):
+            _refuse(path, "spells out characters that JSON escapes (quote, backslash, control), which is not supported")
         try:
-            check_repetition(schema["pattern"], ebnf=False)
+            check_repetition(pattern, ebnf=False)
         except GrammarError as error:
-            _refuse(f"{path}.pattern", error.message)
+            _refuse(path, error.message)
+        return _whole(pattern)
 
     def _resolve(self, reference: Any, path: str) -> Any:
         if not isinstance(reference, str) or not (reference == "#" or reference.startswith("#/")):
@@ -190,6 +205,21 @@ class _Walk:
                 break
             schema = self._resolve(schema["$ref"], "$")
         return schema
+
+
+def _whole(pattern: str) -> str:
+    """A pattern that matches a whole string where `pattern` matches a part, which is what JSON Schema means by it.
+
+    With alternatives at the top it stays as it is, and is then met by strings that it matches whole: fewer, all valid.
+    """
+    depth = 0
+    for part in re.findall(r"\\.|[()|]", _CLASS.sub("", pattern), re.DOTALL):
+        depth += {"(": 1, ")": -1}.get(part, 0)
+        if part == "|" and depth == 0:
+            return pattern
+    before = "" if pattern.startswith("^") else ".*"
+    after = "" if pattern.endswith("$") and not pattern.endswith("\\$") else ".*"
+    return before + pattern + after
 
 
 def _apart(a: Any, b: Any) -> bool:

@@ -20,7 +20,7 @@ MAX_JSON_DEPTH = 200
 Build = Callable[[], xgrammar.CompiledGrammar]
 
 
-def builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler, *, any_whitespace: bool) -> Build:
+def builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler) -> Build:
     """Reads and checks; what is returned compiles. Raises GrammarError.
 
     json_object takes no value. json_schema's is a schema, choice's a JSON list of strings, regex's a pattern that the
@@ -35,10 +35,10 @@ def builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler, *, any_whitesp
     match grammar.type:
         case "json_object":
             schema = json.dumps({"type": "object", "additionalProperties": True})
-            return lambda: compiler.compile_json_schema(schema, any_whitespace=any_whitespace, strict_mode=False)
+            return lambda: compiler.compile_json_schema(schema, any_whitespace=False, strict_mode=False)
         case "json_schema":
             schema = _dump(enforceable(_load(value, "the JSON schema")))
-            return lambda: compiler.compile_json_schema(schema, any_whitespace=any_whitespace)
+            return lambda: compiler.compile_json_schema(schema, any_whitespace=False)
         case "choice":
             ebnf = _choice(_load(value, "choice"))
             return lambda: compiler.compile_grammar(ebnf)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import xgrammar
@@ -17,10 +17,8 @@ class UnsupportedTokenizer(ValueError):
     """The bytes of this tokenizer's tokens cannot be told from its tokenizer.json."""
 
 
-def vocabulary_from_json(
-    tokenizer_json: str, logits_size: int, stop_token_ids: Collection[int]
-) -> xgrammar.TokenizerInfo:
-    """From a tokenizer.json's text. `logits_size` may exceed the vocabulary: padding is never permitted.
+def token_bytes(tokenizer_json: str, logits_size: int) -> list[bytes]:
+    """Each token's bytes, from a tokenizer.json's text; ids up to `logits_size` that are no token get none.
 
     Special tokens (<|im_start|> and the like) are not text: a decoder leaves them out, so a string that a grammar
     allowed to contain one would not be the string that the client reads. Only a structural tag that names a special
@@ -40,10 +38,21 @@ def vocabulary_from_json(
             spelled[token_id] = UNSPELLABLE + token.encode()
         else:
             spelled[token_id] = token.encode()
-    stops = sorted(stop for stop in set(stop_token_ids) if 0 <= stop < logits_size)
+    return spelled
+
+
+def vocabulary(spelled: Sequence[bytes], stop_token_ids: Collection[int], *, control: bytes) -> xgrammar.TokenizerInfo:
+    """What xgrammar calls a tokenizer. `control`: the control characters that tokens may contain.
+
+    xgrammar 0.2.8 lets a string with minLength or maxLength contain raw control characters, which JSON forbids:
+    without tokens that hold them none can come. Raises UnsupportedTokenizer where there is no stop token.
+    """
+    stops = sorted(stop for stop in set(stop_token_ids) if 0 <= stop < len(spelled))
     if not stops:
         raise UnsupportedTokenizer("a grammar needs a stop token to end on, and the model has none")
-    return xgrammar.TokenizerInfo(spelled, xgrammar.VocabType.RAW, vocab_size=logits_size, stop_token_ids=stops)
+    unwanted = set(range(32)) - set(control)
+    tokens = [token if unwanted.isdisjoint(token) else UNSPELLABLE + token for token in spelled]
+    return xgrammar.TokenizerInfo(tokens, xgrammar.VocabType.RAW, vocab_size=len(tokens), stop_token_ids=stops)
 
 
 class _ByteLevel:

@@ -82,7 +82,9 @@ def _function(tool: Mapping[str, Any], path: str) -> Function:
         raise ToolError("a tool needs a function", f"{path}.function")
     name = function.get("name")
     if not isinstance(name, str) or not 1 <= len(name) <= 64 or not NAME_CHARACTERS.issuperset(name):
-        raise ToolError("a function's name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -", f"{path}.function.name")
+        raise ToolError(
+            "a function's name is 1 to 64 of the characters a-z, A-Z, 0-9, _ and -", f"{path}.function.name"
+        )
     parameters = function.get("parameters")
     if parameters is None or parameters == {}:
         parameters = {"type": "object", "properties": {}, "additionalProperties": False}

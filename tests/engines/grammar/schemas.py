@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+FORMATS = ["date", "time", "date-time", "duration", "uuid", "ipv4", "ipv6", "email", "hostname", "uri", "json-pointer"]
 NAMES = ["a", "b", "name", "the key", 'quo"te', "é", "back\\slash", "x_1"]
 
 
@@ -23,7 +24,7 @@ def _string(rng: random.Random, depth: int) -> dict[str, Any]:
             {"type": "string", "minLength": low, "maxLength": low + rng.randrange(4)},
             {"type": "string", "maxLength": 3},
             {"type": "string", "pattern": rng.choice(["^[a-z]+$", "^a.*", r"^\d{3}-\d{2}$", "^(yes|no)$", "b"])},
-            {"type": "string", "format": rng.choice(["date", "time", "uuid", "ipv4", "email"])},
+            {"type": "string", "format": rng.choice(FORMATS)},
             {"type": ["string", "null"], "minLength": 1},
         ]
     )
@@ -31,7 +32,9 @@ def _string(rng: random.Random, depth: int) -> dict[str, Any]:
 
 def _number(rng: random.Random, depth: int) -> dict[str, Any]:
     low = rng.choice([-1.5, 0, 2, -100])
-    return rng.choice([{"type": "number"}, {"type": "number", "minimum": low, "maximum": low + rng.choice([1, 0.5, 50])}])
+    return rng.choice(
+        [{"type": "number"}, {"type": "number", "minimum": low, "maximum": low + rng.choice([1, 0.5, 50])}]
+    )
 
 
 def _integer(rng: random.Random, depth: int) -> dict[str, Any]:

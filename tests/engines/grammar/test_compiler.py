@@ -10,7 +10,7 @@ from engines.grammar.bitmask import unpack
 from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
-from engines.grammar.vocabulary import UnsupportedTokenizer, vocabulary_from_json
+from engines.grammar.vocabulary import UnsupportedTokenizer, token_bytes
 from protocol.messages import Grammar, GrammarType
 from tests.engines.grammar.conftest import LOGITS_SIZE
 
@@ -96,6 +96,10 @@ REFUSED: list[tuple[GrammarType, Any, str]] = [
     ("json_schema", {"type": "string", "pattern": "(["}, "Regex"),
     ("json_schema", {"type": "string", "pattern": "(.{0,20}){0,20}"}, "counts in counts"),
     ("json_schema", {"type": "string", "pattern": "a", "minLength": 2}, "combines pattern"),
+    ("json_schema", {"type": "string", "pattern": '^"x$'}, "JSON escapes"),
+    ("json_schema", {"type": "string", "pattern": r"a\\b"}, "JSON escapes"),
+    ("json_schema", {"type": "string", "pattern": r"a\nb"}, "JSON escapes"),
+    ("json_schema", {"type": "string", "pattern": 3}, "must be a string"),
     ("json_schema", {"type": "integer", "minimum": 5, "maximum": 2}, "range"),
     ("json_schema", {"type": "object", "properties": {}, "required": ["b"]}, "'b'"),
     ("json_schema", {"enum": []}, "at least one"),
@@ -152,19 +156,19 @@ def test_what_cannot_be_honoured_is_refused_with_the_reason(
 
 
 def test_an_overrun_is_refused_and_its_place_comes_back(tokenizer: Tokenizer) -> None:
-    vocabulary = vocabulary_from_json(tokenizer.to_str(), LOGITS_SIZE, [0])
-    hurried = GrammarCompiler(vocabulary, time_limit=0.0)
+    tokens = token_bytes(tokenizer.to_str(), LOGITS_SIZE)
+    hurried = GrammarCompiler(tokens, [0], time_limit=0.0)
     with pytest.raises(GrammarError, match="takes longer|being compiled"):
         hurried.compile(grammar("json_schema", {"type": "string", "maxLength": 500}))
-    patient = GrammarCompiler(vocabulary, time_limit=60.0)
+    patient = GrammarCompiler(tokens, [0], time_limit=60.0)
     for width in range(1, 6):  # more than there are places
         assert patient.compile(grammar("regex", f"a{{{width}}}"))
 
 
 def test_the_cache_is_bounded_and_returns_the_same(tokenizer: Tokenizer) -> None:
-    vocabulary = vocabulary_from_json(tokenizer.to_str(), LOGITS_SIZE, [0])
-    size = GrammarCompiler(vocabulary).compile(grammar("regex", "[a-z]{10}")).grammar.memory_size_bytes
-    small = GrammarCompiler(vocabulary, cache_bytes=int(2.5 * size))
+    tokens = token_bytes(tokenizer.to_str(), LOGITS_SIZE)
+    size = GrammarCompiler(tokens, [0]).compile(grammar("regex", "[a-z]{10}")).grammar.memory_size_bytes
+    small = GrammarCompiler(tokens, [0], cache_bytes=int(2.5 * size))
     first = small.compile(grammar("regex", "[a-z]{10}"))
     assert small.compile(grammar("regex", "[a-z]{10}")) is first
     for width in (11, 12, 13):
@@ -191,4 +195,4 @@ def test_tokenizers_without_definite_bytes_are_refused() -> None:
 
 def test_a_vocabulary_without_stop_tokens_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(UnsupportedTokenizer, match="stop token"):
-        vocabulary_from_json(tokenizer.to_str(), LOGITS_SIZE, [])
+        GrammarCompiler.from_tokenizer_json(tokenizer.to_str(), LOGITS_SIZE, [])

@@ -58,10 +58,17 @@ def test_recursion_and_discriminated_unions_are_kept(compiler: GrammarCompiler, 
 
 # From the kinds of the JSON Schema test suite: schema, values that fit, values that do not.
 VERDICTS: list[tuple[Any, list[Any], list[Any]]] = [
+    ({"type": "string", "pattern": "^[A-Z]"}, ["Ab", "A"], ["aB", ""]),
+    ({"type": "string", "pattern": "b"}, ["abc", "b"], ["ac"]),
+    ({"type": "string", "pattern": '^[^"]{2}$'}, ["ab"], ["a", 'a"']),
     ({"type": "integer", "multipleOf": 7}, [0, 14, -21], [1, 15]),
     ({"type": "integer", "minimum": -3, "maximum": 12}, [-3, 0, 12], [-4, 13, 100]),
     ({"type": "string", "minLength": 2, "maxLength": 3}, ["ab", "éé", "abc"], ["a", "abcd", ""]),
-    ({"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2}, [[1], [1, 2]], [[], [1, 2, 3], ["a"]]),
+    (
+        {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
+        [[1], [1, 2]],
+        [[], [1, 2, 3], ["a"]],
+    ),
     ({"enum": ["a", 1, None]}, ["a", 1, None], ["b", 2, False]),
     ({"const": {"a": 1}}, [{"a": 1}], [{"a": 2}, {}]),
     ({"properties": {"a": {"type": "null"}}, "required": ["a"]}, [{"a": None}], [{}, {"a": 1}, 3]),
