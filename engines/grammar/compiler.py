@@ -61,7 +61,8 @@ class GrammarCompiler:
     ) -> None:
         """`tokens`: every token's bytes (vocabulary.token_bytes), as many as there are logits.
 
-        `time_limit` in seconds; `threads` of the CPU for one compilation. Raises UnsupportedTokenizer without stop tokens.
+        `time_limit` in seconds; `threads` of the CPU for one compilation. Raises UnsupportedTokenizer
+        where there is no stop token.
         """
         self._vocabularies = {
             control: vocabulary(tokens, stop_token_ids, control=control) for control in set(CONTROL.values())
@@ -160,7 +161,7 @@ class _Overloaded(GrammarError):
 def _reason(error: BaseException) -> str:
     """xgrammar's own words without the place in its source that it puts before them."""
     text = str(error).strip().split("\n")[0]
-    head, separator, tail = text.partition(".cc:")
+    _, separator, tail = text.partition(".cc:")
     if separator and ": " in tail:
         text = tail.partition(": ")[2]
     return text[:500] or "the grammar cannot be compiled"

@@ -18,7 +18,7 @@ _PART = re.compile(
 
 
 def check_repetition(text: str, *, ebnf: bool) -> None:
-    """Raises GrammarError where a count, counts nested in counts (multiplied), or the number of quantifiers is too high.
+    """Raises GrammarError where a count, nested counts (multiplied), or the number of quantifiers is too high.
 
     In an EBNF, where rules name each other, the largest counts of two rules count as nested.
     """

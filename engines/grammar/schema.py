@@ -44,8 +44,8 @@ UNSUPPORTED = frozenset(
 def enforceable(schema: Any) -> Any:
     """The schema as xgrammar is to be given it: equal, but with types written out that keywords imply.
 
-    A keyword of one type without a `type` beside it ("minimum": 5) allows any value of another type in JSON Schema; here
-    it means its own type, which is a part of that. Properties that are not listed are refused unless
+    A keyword of one type without a `type` beside it ("minimum": 5) allows any value of another type in JSON Schema;
+    here it means its own type, which is a part of that. Properties that are not listed are refused unless
     `additionalProperties` allows them, as OpenAI's strict mode has it. Raises GrammarError.
     """
     return _Walk(schema).visit(schema, "$", 0)

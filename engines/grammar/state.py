@@ -102,7 +102,7 @@ class GrammarState:
         return DraftMasks(bitmask, alive)
 
     def forced_tokens(self, limit: int) -> list[int]:
-        """The next tokens, at most `limit`, for as long as the grammar permits exactly one. The state stays as it is."""
+        """The next tokens, at most `limit`, while the grammar permits exactly one. The state stays as it is."""
         row = torch.empty((1, self._compiled.words), dtype=torch.int32)
         base = len(self._tokens)
         try:

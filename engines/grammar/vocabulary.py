@@ -9,7 +9,7 @@ from typing import Any
 import xgrammar
 from tokenizers import Tokenizer
 
-# No UTF-8 text holds this byte, so a token that begins with it is never part of what a grammar spells out in characters.
+# No UTF-8 text holds this byte, so no token that begins with it is part of what a grammar spells out.
 UNSPELLABLE = b"\xff"
 
 

@@ -19,8 +19,8 @@ class ReasoningSplitter:
     """The text up to the closing tag is reasoning, what follows is content, both as they are; tags belong to neither.
 
     Outside of a thought, only an opening tag with nothing but whitespace before it opens one (later ones are content).
-    Inside, a model that repeats the tag which its prompt ended with is taken at its word. A thought that never closes is
-    all reasoning. The pieces may be cut anywhere: what comes out, joined, is the same.
+    Inside, a model that repeats the tag which its prompt ended with is taken at its word. A thought that never closes
+    is all reasoning. The pieces may be cut anywhere: what comes out, joined, is the same.
     """
 
     def __init__(self, form: ReasoningFormat, start: Start) -> None:

@@ -50,7 +50,7 @@ class ToolParser:
     """The events do not depend on how the text was cut, but for how content and arguments are cut in turn.
 
     What looks like a call and is not (unknown function, broken JSON before its arguments began) comes back as content,
-    marks included, so no text is lost. Whitespace between calls, and between content and a call, is layout and left out.
+    marks included, so no text is lost. Whitespace between calls, and between content and a call, is layout, left out.
     """
 
     def __init__(

@@ -18,8 +18,8 @@ class CallReader:
 
     A call is certain once its name, that of a known function, and the brace that opens its arguments have been read
     (`name` is set from then on): what follows goes to `fragment`, as the model wrote it, until the arguments' braces
-    balance, be it valid JSON or not, as OpenAI passes on what its models write. A call with its keys in another order is
-    certain at its last brace. Until it is certain it may turn out to be "broken": any other JSON object is.
+    balance, be it valid JSON or not, as OpenAI passes on what its models write. A call with its keys in another order
+    is certain at its last brace. Until it is certain it may turn out to be "broken": any other JSON object is.
     """
 
     def __init__(self, names: Container[str]) -> None:

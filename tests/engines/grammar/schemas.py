@@ -23,7 +23,7 @@ def _string(rng: random.Random, depth: int) -> dict[str, Any]:
             {"type": "string"},
             {"type": "string", "minLength": low, "maxLength": low + rng.randrange(4)},
             {"type": "string", "maxLength": 3},
-            {"type": "string", "pattern": rng.choice(["^[a-z]+$", "^a.*", r"^\d{3}-\d{2}$", "^(yes|no)$", "b"])},
+            {"type": "string", "pattern": rng.choice(["^[a-z]+$", "^a.*", r"^\d{3}-\d{2}$", "^(yes|no)$", "^b"])},
             {"type": "string", "format": rng.choice(FORMATS)},
             {"type": ["string", "null"], "minLength": 1},
         ]

@@ -21,10 +21,10 @@ def grammar(kind: GrammarType, value: Any = "") -> Grammar:
 
 def takes(compiler: GrammarCompiler, tokenizer: Tokenizer, wanted: Grammar, text: str) -> bool:
     """Whether the text is whole under the grammar: taken, and the stop token after it."""
+    state = GrammarState(compiler.compile(wanted))
     try:
-        GrammarState(compiler.compile(wanted)).sync([*tokenizer.encode(text).ids, 0])
-    except GrammarError as error:
-        assert error.field == "context.token_ids"
+        state.sync([*tokenizer.encode(text).ids, 0])
+    except GrammarError:
         return False
     return True
 
@@ -158,7 +158,7 @@ def test_what_cannot_be_honoured_is_refused_with_the_reason(
 def test_an_overrun_is_refused_and_its_place_comes_back(tokenizer: Tokenizer) -> None:
     tokens = token_bytes(tokenizer.to_str(), LOGITS_SIZE)
     hurried = GrammarCompiler(tokens, [0], time_limit=0.0)
-    with pytest.raises(GrammarError, match="takes longer|being compiled"):
+    with pytest.raises(GrammarError, match=r"takes longer|being compiled"):
         hurried.compile(grammar("json_schema", {"type": "string", "maxLength": 500}))
     patient = GrammarCompiler(tokens, [0], time_limit=60.0)
     for width in range(1, 6):  # more than there are places
