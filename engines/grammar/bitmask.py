@@ -1,0 +1,33 @@
+"""Packed masks over a vocabulary: int32 [R, ⌈V / 32⌉], bit b of word w permits token 32 w + b."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def unpack(bitmask: Tensor, vocabulary: int) -> Tensor:
+    """int32 [R, ⌈V / 32⌉] → bool [R, V], True where permitted."""
+    bits = torch.arange(32, dtype=torch.int32, device=bitmask.device)
+    return (bitmask[:, :, None] >> bits).bitwise_and_(1).bool().flatten(1)[:, :vocabulary]
+
+
+def mask_logits_(logits: Tensor, bitmask: Tensor) -> Tensor:
+    """Sets what is not permitted to −inf, in place; float [R, V], any device. Returns `logits`."""
+    return logits.masked_fill_(~unpack(bitmask.to(logits.device), logits.shape[-1]), -torch.inf)
+
+
+def permits(row: Tensor, token_id: int) -> bool:
+    """Whether one packed row, int32 [⌈V / 32⌉], permits a token. Ids outside the vocabulary are not permitted."""
+    word = token_id >> 5
+    return 0 <= word < row.shape[0] and bool((int(row[word]) >> (token_id & 31)) & 1)
+
+
+def only_permitted(row: Tensor) -> int | None:
+    """The one token that a packed row permits, None where it permits none or several."""
+    words = row.nonzero().flatten()
+    if len(words) != 1:
+        return None
+    word = int(words[0])
+    bits = int(row[word]) & 0xFFFFFFFF
+    return word * 32 + bits.bit_length() - 1 if bits & (bits - 1) == 0 else None

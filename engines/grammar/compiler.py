@@ -1,0 +1,167 @@
+"""From a grammar's text to what a matcher runs on, within bounds of size, time and memory."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+import torch
+import xgrammar
+from torch import Tensor
+
+from engines.grammar.errors import GrammarError
+from engines.grammar.sources import builder
+from engines.grammar.vocabulary import token_bytes, vocabulary
+from protocol.messages import Grammar, GrammarType
+
+GRAMMAR_TYPES: tuple[GrammarType, ...] = (
+    "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag",
+)  # fmt: skip
+# The control characters that a grammar's tokens may hold (vocabulary.vocabulary): none inside of JSON, whose layout is
+# fixed; line ends beside the JSON of a structural tag.
+CONTROL: dict[GrammarType, bytes] = {
+    "json_object": b"", "json_schema": b"", "structural_tag": b"\n\r",
+    "regex": b"\t\n\r", "choice": b"\t\n\r", "grammar": b"\t\n\r",
+}  # fmt: skip
+MAX_AT_ONCE = 2
+MAX_REFUSALS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGrammar:
+    """A grammar over one vocabulary. `vocabulary` is the width of the logits, `words` that of a packed mask."""
+
+    grammar: xgrammar.CompiledGrammar
+    vocabulary: int
+    words: int
+    stop_token_ids: frozenset[int]
+    stops: Tensor = field(repr=False)
+    """int32 [words]: a packed mask that permits the stop tokens alone."""
+
+
+class GrammarCompiler:
+    """Compiles and remembers, least recently used first out. May be used from many threads.
+
+    A compilation runs in C++ without the interpreter's lock, on a thread of its own, and cannot be stopped: one that
+    overruns `time_limit` is refused and left to finish, and takes one of MAX_AT_ONCE places until then.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[bytes],
+        stop_token_ids: Collection[int],
+        *,
+        time_limit: float = 30.0,
+        threads: int = 2,
+        cache_bytes: int = 256 * 2**20,
+    ) -> None:
+        """`tokens`: every token's bytes (vocabulary.token_bytes), as many as there are logits.
+
+        `time_limit` in seconds; `threads` of the CPU for one compilation. Raises UnsupportedTokenizer
+        where there is no stop token.
+        """
+        self._vocabularies = {
+            control: vocabulary(tokens, stop_token_ids, control=control) for control in set(CONTROL.values())
+        }
+        self._compilers = {
+            control: xgrammar.GrammarCompiler(known, max_threads=threads, cache_enabled=False)
+            for control, known in self._vocabularies.items()
+        }
+        self._size = len(tokens)
+        self._time_limit = time_limit
+        self._cache_bytes = cache_bytes
+        self._places = threading.BoundedSemaphore(MAX_AT_ONCE)
+        self._lock = threading.Lock()
+        self._compiled: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()
+        self._refused: OrderedDict[tuple[str, str], GrammarError] = OrderedDict()
+        self._stop_ids = frozenset(next(iter(self._vocabularies.values())).stop_token_ids)
+
+    @classmethod
+    def from_tokenizer_json(
+        cls, tokenizer_json: str, logits_size: int, stop_token_ids: Collection[int]
+    ) -> GrammarCompiler:
+        """Raises UnsupportedTokenizer (vocabulary.token_bytes)."""
+        return cls(token_bytes(tokenizer_json, logits_size), stop_token_ids)
+
+    def compile(self, grammar: Grammar) -> CompiledGrammar:
+        """Blocks for at most the time limit. Raises GrammarError."""
+        key = (grammar.type, grammar.value)
+        with self._lock:
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+                return self._compiled[key]
+            if key in self._refused:
+                raise GrammarError(self._refused[key].message)
+        try:
+            build = builder(grammar, self._compilers[CONTROL[grammar.type]])
+            compiled = self._package(self._within_limit(build))
+        except _Overloaded as error:
+            raise GrammarError(error.message) from None
+        except GrammarError as error:
+            with self._lock:
+                self._refused[key] = error
+                if len(self._refused) > MAX_REFUSALS:
+                    self._refused.popitem(last=False)
+            raise
+        with self._lock:
+            self._compiled[key] = compiled
+            self._evict()
+        return compiled
+
+    def _within_limit(self, build: Callable[[], xgrammar.CompiledGrammar]) -> xgrammar.CompiledGrammar:
+        deadline = time.monotonic() + self._time_limit
+        if not self._places.acquire(timeout=self._time_limit):
+            raise _Overloaded("too many grammars are being compiled; try again later")
+        outcome: Future[xgrammar.CompiledGrammar] = Future()
+
+        def run() -> None:
+            try:
+                outcome.set_result(build())
+            except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+                outcome.set_exception(error)
+            finally:
+                self._places.release()
+
+        threading.Thread(target=run, name="grammar-compiler", daemon=True).start()
+        try:
+            return outcome.result(timeout=max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            raise GrammarError(f"the grammar takes longer than {self._time_limit:g} s to compile") from None
+        except (RuntimeError, ValueError, TypeError, RecursionError) as error:
+            raise GrammarError(_reason(error)) from error
+
+    def _package(self, grammar: xgrammar.CompiledGrammar) -> CompiledGrammar:
+        if grammar.memory_size_bytes > self._cache_bytes:
+            raise GrammarError("the grammar is too large once compiled")
+        shape = xgrammar.get_bitmask_shape(1, self._size)
+        first = torch.empty(shape, dtype=torch.int32)
+        xgrammar.GrammarMatcher(grammar).fill_next_token_bitmask(first)
+        if not bool(first.any()):
+            raise GrammarError("the grammar matches no text")
+        stops = torch.zeros(shape[1], dtype=torch.int64)
+        for stop in self._stop_ids:
+            stops[stop >> 5] |= 1 << (stop & 31)
+        return CompiledGrammar(grammar, self._size, shape[1], self._stop_ids, stops.to(torch.int32))
+
+    def _evict(self) -> None:
+        total = sum(entry.grammar.memory_size_bytes for entry in self._compiled.values())
+        while total > self._cache_bytes and len(self._compiled) > 1:
+            _, entry = self._compiled.popitem(last=False)
+            total -= entry.grammar.memory_size_bytes
+
+
+class _Overloaded(GrammarError):
+    """Says nothing about the grammar, and is therefore not remembered against it."""
+
+
+def _reason(error: BaseException) -> str:
+    """xgrammar's own words without the place in its source that it puts before them."""
+    text = str(error).strip().split("\n")[0]
+    _, separator, tail = text.partition(".cc:")
+    if separator and ": " in tail:
+        text = tail.partition(": ")[2]
+    return text[:500] or "the grammar cannot be compiled"

@@ -1,0 +1,14 @@
+"""What is wrong with a grammar, for the one who sent it."""
+
+from __future__ import annotations
+
+from protocol.errors import BadRequest
+
+
+class GrammarError(BadRequest):
+    """The grammar cannot be honoured, or not within bounds: a 400 whose message says why. `field` is a dotted path."""
+
+    code = "invalid_grammar"
+
+    def __init__(self, message: str, field: str = "grammar.value") -> None:
+        super().__init__(message, field)

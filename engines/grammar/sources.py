@@ -1,0 +1,119 @@
+"""How each type of grammar is read, checked and handed to xgrammar."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import xgrammar
+
+from engines.grammar.errors import GrammarError
+from engines.grammar.limits import check_repetition
+from engines.grammar.schema import enforceable
+from protocol.messages import Grammar
+
+MAX_CHARS = {"json_schema": 262_144, "structural_tag": 1_048_576, "choice": 262_144, "regex": 8_192, "grammar": 65_536}
+MAX_CHOICES = 8_192
+MAX_JSON_DEPTH = 200
+
+Build = Callable[[], xgrammar.CompiledGrammar]
+
+
+def builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler) -> Build:
+    """Reads and checks; what is returned compiles. Raises GrammarError.
+
+    json_object takes no value. json_schema's is a schema, choice's a JSON list of strings, regex's a pattern that the
+    whole text matches, grammar's an EBNF in llama.cpp's notation with a rule `root`, structural_tag's xgrammar's JSON.
+    """
+    value = grammar.value
+    limit = MAX_CHARS.get(grammar.type)
+    if limit is not None and len(value) > limit:
+        raise GrammarError(f"a {grammar.type} may have at most {limit} characters, this one has {len(value)}")
+    if "\0" in value:
+        raise GrammarError("must not contain the character U+0000")
+    match grammar.type:
+        case "json_object":
+            schema = json.dumps({"type": "object", "additionalProperties": True})
+            return lambda: compiler.compile_json_schema(schema, any_whitespace=False, strict_mode=False)
+        case "json_schema":
+            schema = _dump(enforceable(_load(value, "the JSON schema")))
+            return lambda: compiler.compile_json_schema(schema, any_whitespace=False)
+        case "choice":
+            ebnf = _choice(_load(value, "choice"))
+            return lambda: compiler.compile_grammar(ebnf)
+        case "regex":
+            if not value:
+                raise GrammarError("a regex must not be empty")
+            check_repetition(value, ebnf=False)
+            return lambda: compiler.compile_regex(value)
+        case "grammar":
+            check_repetition(value, ebnf=True)
+            return lambda: compiler.compile_grammar(value)
+        case "structural_tag":
+            tag = _structural_tag(_load(value, "the structural tag"))
+            return lambda: compiler.compile_structural_tag(tag)
+
+
+def _load(text: str, what: str) -> Any:
+    try:
+        loaded = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise GrammarError(f"{what} is not valid JSON: {reason}") from None
+    if _too_deep(loaded):
+        raise GrammarError(f"{what} is nested deeper than {MAX_JSON_DEPTH} levels")
+    return loaded
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MAX_JSON_DEPTH):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if isinstance(node, dict) else node if isinstance(node, list) else ())
+        ]
+        if not level:
+            return False
+    return True
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _choice(values: Any) -> str:
+    if not isinstance(values, list) or not values or not all(isinstance(v, str) and v for v in values):
+        raise GrammarError("choice must be a JSON list of strings that are not empty")
+    if len(values) > MAX_CHOICES:
+        raise GrammarError(f"choice may have at most {MAX_CHOICES} entries, this one has {len(values)}")
+    return "root ::= " + " | ".join(_literal(v) for v in dict.fromkeys(values))
+
+
+def _literal(text: str) -> str:
+    return '"' + "".join(f"\\U{ord(c):08x}" if c in '"\\' or not c.isprintable() else c for c in text) + '"'
+
+
+def _structural_tag(tag: Any) -> str:
+    """Every JSON schema inside goes through the same check as one that stands alone."""
+    if not isinstance(tag, dict):
+        raise GrammarError("a structural tag must be an object")
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, list):
+            return [visit(child) for child in node]
+        if not isinstance(node, dict):
+            return node
+        if node.get("type") == "json_schema" and "json_schema" in node:
+            return {**node, "json_schema": enforceable(node["json_schema"])}
+        for kind, key in (("regex", "pattern"), ("grammar", "grammar")):
+            if node.get("type") == kind and isinstance(node.get(key), str):
+                check_repetition(node[key], ebnf=kind == "grammar")
+        return {key: visit(child) for key, child in node.items()}
+
+    return _dump(visit(tag))
