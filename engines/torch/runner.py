@@ -2,23 +2,141 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
+from engines.torch.batch import Batch, BatchBuilder
+from engines.torch.kv_cache import CacheShape, KeyValueCache
+from engines.torch.rows import Row, check_rows
+
+__all__ = ["Row", "Runner"]
+
+MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
+_INVARIANT_BUCKET = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What one sequence feeds in one pass.
+class Runner:
+    """Runs `model` (a transformers causal language model, in place) over `num_slots` sequences.
 
-    `slot` holds keys and values for positions [0, start), all of them attended to. `token_ids` are fed at positions
-    start, start + 1, … (a chain, `parents` None: its keys and values are written to the slot), or as a tree:
-    `parents[i] < i` is the index of token i's parent, -1 the context's end; token i sits at position start + its depth,
-    sees the context and its ancestors, and nothing is written to the slot until `Runner.commit`. Logits are returned
-    for token_ids[logits_from:]; `logits_from == len(token_ids)` asks for none.
+    `slot_length` is the most tokens a sequence may have. Not for use from several threads at once. With
+    `batch_invariant` a token's logits have the same bits whatever pass computed them, where the process's environment
+    and the model allow it (engines.torch.batch_invariant prepares the model and checks).
+
+    Raises:
+        UnsupportedAttention: where the model's attention is not plain causal attention.
     """
 
-    slot: int
-    start: int
-    token_ids: Sequence[int]
-    parents: Sequence[int] | None = None
-    logits_from: int = 0
+    def __init__(self, model: Any, num_slots: int, slot_length: int, *, batch_invariant: bool = False) -> None:
+        if num_slots < 1 or slot_length < 1:
+            raise ValueError("num_slots and slot_length must be at least 1")
+        self.model = model
+        self.num_slots = num_slots
+        self.slot_length = slot_length
+        self.batch_invariant = batch_invariant
+        self.device: torch.device = model.device
+        self.dtype: torch.dtype = model.dtype
+        self._num_ids: int = model.get_input_embeddings().num_embeddings
+        model.eval()
+        model.set_attn_implementation(ATTENTION_NAME)
+        shape, group = self._probe()
+        bucket = _INVARIANT_BUCKET if batch_invariant else 1
+        padded_length = -(-slot_length // bucket) * bucket
+        self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
+        # bfloat16 linear layers are invariant from two rows up (DESIGN.md, "Bit for bit").
+        minimum = 2 if batch_invariant and self.dtype != torch.float32 else 1
+        self._builder = BatchBuilder(self.cache, group, bucket=bucket, minimum_tokens=minimum)
+        self._latest: tuple[Batch, dict[int, int]] | None = None
+
+    def forward(self, rows: Sequence[Row]) -> list[Tensor]:
+        """One pass over all rows.
+
+        Returns, for each row, float32 logits [len(token_ids) - logits_from, vocab_size] on the model's device.
+
+        Raises:
+            ValueError: where a row does not fit (engines.torch.rows.check_rows).
+        """
+        check_rows(rows, self.num_slots, self.slot_length, self._num_ids)
+        self._latest = None
+        if not any(row.token_ids for row in rows):
+            empty = torch.empty(0, self.vocab_size, device=self.device)
+            return [empty for _ in rows]
+        batch = self._builder.build(rows)
+        logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, batch.attention)
+        self._latest = (batch, {row.slot: index for index, row in enumerate(rows) if row.parents is not None})
+        return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
+
+    @torch.inference_mode()
+    def commit(self, slot: int, start: int, path: Sequence[int]) -> None:
+        """Keep part of the latest pass's tree: its nodes `path`, root to leaf, become positions start, start + 1, …
+
+        Raises:
+            ValueError: where the latest pass fed no tree to `slot`.
+        """
+        if not path:
+            return
+        if self._latest is None or slot not in self._latest[1]:
+            raise ValueError(f"the latest pass fed no tree to slot {slot}")
+        batch, trees = self._latest
+        offset = batch.offsets[trees[slot]]
+        nodes = torch.tensor([offset + node for node in path], dtype=torch.long, device=self.device)
+        keys = torch.stack([key.index_select(1, nodes) for key, _ in batch.attention.kept])
+        values = torch.stack([value.index_select(1, nodes) for _, value in batch.attention.kept])
+        self.cache.write_all_layers(slot, start, keys, values)
+
+    @torch.inference_mode()
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make the first `length` positions of slot `target` those of `source`."""
+        self.cache.copy(source, target, length)
+
+    @property
+    def vocab_size(self) -> int:
+        """How many logits a row has; padding rows of the output layer included."""
+        return self._vocab_size
+
+    def measure_step_seconds(self, repeats: int = 3) -> dict[int, float]:
+        """Median seconds of one pass over 1, 2, 4, … tokens of one sequence. Overwrites slot 0."""
+        seconds = {}
+        for count in MEASURED_ROWS:
+            if count > self.slot_length:
+                break
+            times = []
+            for _ in range(repeats + 1):
+                begin = time.perf_counter()
+                self.forward([Row(slot=0, start=0, token_ids=[0] * count)])
+                if self.device.type == "cuda":
+                    torch.cuda.synchronize(self.device)
+                times.append(time.perf_counter() - begin)
+            seconds[count] = median(times[1:])
+        return seconds
+
+    @torch.inference_mode()
+    def _run(self, input_ids: Tensor, position_ids: Tensor, logits_index: Tensor, attention: Any) -> Tensor:
+        output = self.model(
+            input_ids=input_ids,
+            position_ids=position_ids,
+            use_cache=False,
+            logits_to_keep=logits_index,
+            **{PASS_ARGUMENT: attention},
+        )
+        logits: Tensor = output.logits[0]
+        return logits
+
+    def _probe(self) -> tuple[CacheShape, int]:
+        """Run one token to learn the layers' shapes; refuse what this attention can't serve."""
+        probe = ShapeProbe()
+        token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        logits = self._run(token, token, token[0], probe)
+        self._vocab_size = logits.shape[-1]
+        layers = self.model.config.get_text_config().num_hidden_layers
+        if sorted(probe.shapes) != list(range(layers)):
+            raise UnsupportedAttention(f"only {len(probe.shapes)} of {layers} layers have keys and values of their own")
+        if len(set(probe.shapes.values())) != 1 or len(set(probe.heads.values())) != 1:
+            raise UnsupportedAttention("layers differ in the shape of their keys and values")
+        heads, key_dim, value_dim = probe.shapes[0]
+        return CacheShape(layers, heads, key_dim, value_dim), probe.heads[0] // heads

@@ -1,0 +1,48 @@
+"""Where converted models are kept, and how a folder comes to be there in one step."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+LOCK_TIMEOUT_SECONDS = 1800
+
+
+def cache_folder() -> Path:
+    """TANDEM_CACHE, or tandem/ in the user's cache (XDG_CACHE_HOME, ~/.cache)."""
+    chosen = os.environ.get("TANDEM_CACHE")
+    if chosen:
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tandem"
+
+
+def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
+    """Return `folder`, first letting `build` fill a temporary one that then takes its name.
+
+    Processes that ask at the same time wait for one another; a build that fails leaves nothing behind.
+
+    Raises:
+        TimeoutError: where another process has been building for half an hour.
+    """
+    if folder.is_dir():
+        return folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder.with_name(folder.name + ".lock"), timeout=LOCK_TIMEOUT_SECONDS)
+    try:
+        with lock:
+            if not folder.is_dir():
+                temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+                try:
+                    temporary.chmod(0o755)
+                    build(temporary)
+                    temporary.rename(folder)
+                finally:
+                    shutil.rmtree(temporary, ignore_errors=True)
+    except Timeout as error:
+        raise TimeoutError(f"another process still holds {lock.lock_file}") from error
+    return folder

@@ -1,0 +1,93 @@
+"""From the name a person gives a model to a folder that holds it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engines.bundled import BUNDLED_MODEL, bundled_folder, is_bundled
+from engines.errors import ModelError
+from engines.gguf import converted
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_PICKLE_FILES = ["*.bin", "*.pt", "*.pth"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """A model on this machine: `id` is its name on the API, `folder` holds config, weights and tokenizer."""
+
+    id: str
+    folder: Path
+
+
+def resolve_model(
+    name: str, *, allow_pickle_weights: bool = False, progress: Callable[[str], None] = lambda message: None
+) -> ModelFiles:
+    """Find a model by the bundled name, a folder, a GGUF file, or a Hugging Face id, fetching it where it is not here.
+
+    Weights must be safetensors or GGUF: files pickled by torch can run code when loaded, so they need
+    `allow_pickle_weights`.
+
+    Raises:
+        ModelError: where there is no such model, or it may not be loaded.
+    """
+    if is_bundled(name):
+        return ModelFiles(BUNDLED_MODEL, bundled_folder(progress))
+    path = Path(name).expanduser()
+    if path.is_file():
+        if path.suffix != ".gguf":
+            raise ModelError(f"{name} is a file, but not a .gguf file; name the folder of a model instead")
+        return ModelFiles(path.stem, converted(path, progress))
+    if path.is_dir():
+        return ModelFiles(path.resolve().name, _model_folder(path.resolve(), allow_pickle_weights, progress))
+    if name.startswith((".", "/", "~")) or path.suffix == ".gguf" or not _HUB_ID.fullmatch(name):
+        raise ModelError(f"{name}: no such file or folder")
+    return ModelFiles(name, _check_weights(_hub_folder(name, allow_pickle_weights, progress), allow_pickle_weights))
+
+
+def weight_files(folder: Path, allow_pickle_weights: bool = False) -> list[Path]:
+    """The weight files of a folder, safetensors where there are any, by name."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files and allow_pickle_weights:
+        files = sorted(file for pattern in _PICKLE_FILES for file in folder.glob(pattern))
+    return files
+
+
+def _model_folder(folder: Path, allow_pickle_weights: bool, progress: Callable[[str], None]) -> Path:
+    gguf = sorted(folder.glob("*.gguf"))
+    if gguf and not (folder / "config.json").exists():
+        if len(gguf) > 1:
+            raise ModelError(f"{folder} holds {len(gguf)} GGUF files: name one of them")
+        return converted(gguf[0], progress)
+    if not (folder / "config.json").exists():
+        raise ModelError(f"{folder} holds no model: it has no config.json and no GGUF file")
+    return _check_weights(folder, allow_pickle_weights)
+
+
+def _check_weights(folder: Path, allow_pickle_weights: bool) -> Path:
+    if weight_files(folder, allow_pickle_weights):
+        return folder
+    if weight_files(folder, allow_pickle_weights=True):
+        raise ModelError(
+            f"{folder} has pickled weights only, and loading those can run code; "
+            "convert them to safetensors, or set allow_pickle_weights if you trust them"
+        )
+    raise ModelError(f"{folder} has no safetensors weights")
+
+
+def _hub_folder(name: str, allow_pickle_weights: bool, progress: Callable[[str], None]) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    patterns = [*_HUB_FILES, *(_PICKLE_FILES if allow_pickle_weights else [])]
+    progress(f"fetching {name} from the Hugging Face hub, where it is not cached")
+    try:
+        return Path(snapshot_download(name, allow_patterns=patterns))
+    except RepositoryNotFoundError as error:
+        raise ModelError(f"{name}: no such model on the hub, nor a file or folder here (or no access to it)") from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise ModelError(f"{name}: could not be fetched from the hub: {str(error).splitlines()[0]}") from error

@@ -1,0 +1,149 @@
+"""From rows to one flattened pass: ids, positions, what is written where, and who attends over what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engines.torch.attention import RaggedPass, Segment, causal_mask
+from engines.torch.kv_cache import KeyValueCache
+from engines.torch.rows import Row, depths
+
+
+@dataclass(slots=True)
+class Batch:
+    """One pass, ready to run. `kept[i]` logits rows belong to rows[i]; `offsets[i]` is its first flattened token."""
+
+    input_ids: Tensor
+    position_ids: Tensor
+    logits_index: Tensor
+    kept: list[int]
+    offsets: list[int]
+    attention: RaggedPass
+
+
+class BatchBuilder:
+    """Builds batches for one model.
+
+    `bucket`: key lengths are padded to its multiples and chains are split where their padded length changes, so that
+    the length a token attends over depends on its own position alone (1: no padding, nothing is split).
+    `minimum_tokens`: shorter passes, and shorter selections of logits, repeat their last token.
+    """
+
+    def __init__(self, cache: KeyValueCache, group: int, bucket: int = 1, minimum_tokens: int = 1) -> None:
+        self._cache = cache
+        self._group = group
+        self._bucket = bucket
+        self._minimum = minimum_tokens
+
+    def build(self, rows: Sequence[Row]) -> Batch:
+        device = self._cache.keys.device
+        ids: list[int] = []
+        positions: list[int] = []
+        wanted: list[int] = []
+        kept: list[int] = []
+        offsets: list[int] = []
+        segments: list[Segment] = []
+        writes: list[tuple[int, int, slice]] = []
+        for row in rows:
+            offset, count = len(ids), len(row.token_ids)
+            offsets.append(offset)
+            ids.extend(row.token_ids)
+            if row.parents is None:
+                positions.extend(range(row.start, row.start + count))
+                if count:
+                    writes.append((row.slot, row.start, slice(offset, offset + count)))
+                segments.extend(self._chain(row.slot, row.start, offset, count))
+            else:
+                positions.extend(row.start + depth for depth in depths(row.parents))
+                segments.extend(self._tree(row.slot, row.start, offset, row.parents))
+            wanted.extend(range(offset + row.logits_from, offset + count))
+            kept.append(count - row.logits_from)
+        while len(ids) < self._minimum:
+            ids.append(ids[-1])
+            positions.append(positions[-1])
+        while 0 < len(wanted) < self._minimum:
+            wanted.append(wanted[-1])
+        attention = RaggedPass(
+            cache=self._cache,
+            segments=segments,
+            writes=writes,
+            num_tokens=len(ids),
+            keep=any(row.parents is not None for row in rows),
+        )
+        return Batch(
+            input_ids=torch.tensor([ids], dtype=torch.long, device=device),
+            position_ids=torch.tensor([positions], dtype=torch.long, device=device),
+            logits_index=torch.tensor(wanted, dtype=torch.long, device=device),
+            kept=kept,
+            offsets=offsets,
+            attention=attention,
+        )
+
+    def _key_length(self, position: int) -> int:
+        return (position // self._bucket + 1) * self._bucket
+
+    def _runs(self, start: int, count: int) -> list[tuple[int, int, int]]:
+        """(first, count, key length) of the pieces of [start, start + count) that attend over one length."""
+        if self._bucket == 1:
+            return [(start, count, start + count)] if count else []
+        runs = []
+        position, end = start, start + count
+        while position < end:
+            length = self._key_length(position)
+            run = min(end, length) - position
+            runs.append((position, run, length))
+            position += run
+        return runs
+
+    def _mask(self, first: int, count: int, key_length: int) -> Tensor | None:
+        keys = self._cache.keys
+        return causal_mask(first, count, key_length, self._group, keys.dtype, keys.device)
+
+    def _chain(self, slot: int, start: int, offset: int, count: int) -> list[Segment]:
+        return [
+            Segment(
+                tokens=slice(offset + first - start, offset + first - start + run),
+                slot=slot,
+                key_length=length,
+                mask=self._mask(first, run, length),
+            )
+            for first, run, length in self._runs(start, count)
+        ]
+
+    def _tree(self, slot: int, start: int, offset: int, parents: Sequence[int]) -> list[Segment]:
+        """Leaf by leaf: put the leaf's path behind the context, attend for those of its nodes not yet attended.
+
+        Each path is computed exactly as the same tokens would be as a chain, positions and lengths alike; that is
+        what makes a tree's logits equal a chain's bit for bit.
+        """
+        device = self._cache.keys.device
+        inner = set(parents)
+        done: set[int] = set()
+        segments = []
+        for leaf in (node for node in range(len(parents)) if node not in inner):
+            path = []
+            node = leaf
+            while node >= 0:
+                path.append(node)
+                node = parents[node]
+            path.reverse()
+            shared = next(depth for depth, node in enumerate(path) if node not in done)
+            done.update(path)
+            flattened = torch.tensor([offset + node for node in path], dtype=torch.long, device=device)
+            for index, (first, run, length) in enumerate(self._runs(start + shared, len(path) - shared)):
+                depth = first - start
+                segments.append(
+                    Segment(
+                        tokens=flattened[depth : depth + run],
+                        slot=slot,
+                        key_length=length,
+                        mask=self._mask(first, run, length),
+                        place=flattened if index == 0 else None,
+                        place_at=start,
+                    )
+                )
+        return segments
