@@ -3,8 +3,8 @@
     python -m benchmarks.equality
 
 A pairwise covering array (every two settings of two factors meet in some cell) over temperature, top-p, penalties,
-drafter, γ, N and adaptation; 5 prompts of 32 tokens a cell, each compared, token for token, with plain decoding under the
-same sampling parameters. What has been compared is kept in results/equality.json and not done again.
+drafter, γ, N and adaptation; 5 prompts of 32 tokens a cell, each compared, token for token, with plain decoding under
+the same sampling parameters. What has been compared is kept in results/equality.json and not done again.
 """
 
 from __future__ import annotations
@@ -72,41 +72,43 @@ class Cell:
         return " ".join(f"{key}={value}" for key, value in asdict(self).items())
 
 
-def covering_array(factors: dict[str, tuple[Any, ...]] = FACTORS, seed: int = 0) -> list[Cell]:
-    """Cells in which every pair of values of every two factors occurs, chosen greedily; the same list for one seed."""
-    names = list(factors)
-    uncovered = {((a, x), (b, y)) for a, b in itertools.combinations(names, 2) for x in factors[a] for y in factors[b]}
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+_ONLY_WITH_DRAFTS = ("draft_tokens", "candidates", "adaptive")
+
+
+def covering_array(seed: int = 0) -> list[Cell]:
+    """Cells in which every pair of values of every two factors occurs, chosen greedily; the same list for one seed.
+
+    A cell without a drafter covers no pair with γ, N or adaptation, since they mean nothing there.
+    """
     choose = random.Random(seed)
+    uncovered = set().union(*(_pairs(dict(zip(FACTORS, v, strict=True))) for v in itertools.product(*FACTORS.values())))
     cells: list[Cell] = []
     while uncovered:
-        best: dict[str, Any] = {}
-        most = -1
-        first = min(uncovered, key=repr)
-        for _ in range(60):
-            chosen = dict(first)
-            for name in choose.sample(names, len(names)):
-                if name not in chosen:
-                    gains = {
-                        value: sum(_pair(names, {**chosen, name: value}, name, other) in uncovered for other in chosen)
-                        for value in factors[name]
-                    }
-                    top = max(gains.values())
-                    chosen[name] = choose.choice([value for value, gain in gains.items() if gain == top])
-            count = len(_pairs(names, chosen) & uncovered)
-            if count > most:
-                best, most = chosen, count
-        uncovered -= _pairs(names, best)
-        cells.append(Cell(**best))
+        first = dict(min(uncovered, key=repr))
+        settings = max(
+            (_complete(first, uncovered, choose) for _ in range(60)), key=lambda s: len(_pairs(s) & uncovered)
+        )
+        uncovered -= _pairs(settings)
+        cells.append(Cell(**settings))
     return cells
 
 
-def _pair(names: list[str], chosen: dict[str, Any], a: str, b: str) -> tuple[tuple[str, Any], tuple[str, Any]]:
-    first, second = sorted((a, b), key=names.index)
-    return (first, chosen[first]), (second, chosen[second])
+def _complete(settings: dict[str, Any], uncovered: set[Pair], choose: random.Random) -> dict[str, Any]:
+    """Settle the other factors one by one, in a drawn order, each as covers most."""
+    settings = dict(settings)
+    for name in choose.sample(list(FACTORS), len(FACTORS)):
+        if name not in settings:
+            gains = {value: len(_pairs({**settings, name: value}) & uncovered) for value in FACTORS[name]}
+            settings[name] = choose.choice([value for value, gain in gains.items() if gain == max(gains.values())])
+    return settings
 
 
-def _pairs(names: list[str], chosen: dict[str, Any]) -> set[tuple[tuple[str, Any], tuple[str, Any]]]:
-    return {_pair(names, chosen, a, b) for a, b in itertools.combinations(names, 2)}
+def _pairs(settings: dict[str, Any]) -> set[Pair]:
+    """The pairs that these settings (of some of the factors) cover."""
+    idle = _ONLY_WITH_DRAFTS if settings.get("drafter") == "none" else ()
+    named = [(name, settings[name]) for name in FACTORS if name in settings and name not in idle]
+    return set(itertools.combinations(named, 2))
 
 
 @contextmanager
@@ -114,7 +116,7 @@ def running() -> Iterator[Stack]:
     """The bundled model in bitwise mode, and a gateway that knows each of the drafters by its name in FACTORS."""
     model = bundled()
     with Stack() as stack:
-        shared = {"batch_invariant": True, "dtype": "float32", "context_length": 1024}
+        shared: dict[str, Any] = {"batch_invariant": True, "dtype": "float32", "context_length": 1024}
         target = stack.target(model, slots=8, **shared)
         drafters = {
             "lookup": stack.draft("lookup", "draft-lookup"),

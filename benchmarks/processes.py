@@ -64,7 +64,7 @@ class Process:
             )
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> float:
-        """Wait until /ready answers 200; the seconds that took. Raises RuntimeError with the log's end if that fails."""
+        """Wait until /ready answers 200; the seconds that took. Raises RuntimeError with the log's end."""
         began = time.monotonic()
         with httpx.Client(timeout=2.0, trust_env=False) as client:
             while time.monotonic() - began < timeout:
