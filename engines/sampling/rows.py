@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from protocol.messages import Sampling
+if TYPE_CHECKING:  # so that drawing needs torch alone (benchmarks/gpu_noise.py runs where pydantic may be missing)
+    from protocol.messages import Sampling
 
 
 @dataclass(frozen=True, slots=True)

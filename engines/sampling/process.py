@@ -1,0 +1,75 @@
+"""From logits to the distribution that a token is drawn from, each row with its own parameters and history.
+
+The order is vLLM's: grammar mask, stop tokens, bias, penalties (edits.py), temperature, min_p, top_k, top_p (cuts.py).
+What is not active costs nothing. A result is a function of its row alone, bit for bit, and does not depend on the path
+that computed it: the cuts are made in one defined order of tokens (ranking.py) by exact integer masses (mass.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from engines.sampling.cuts import cut, is_cut
+from engines.sampling.distribution import Distribution, Part
+from engines.sampling.edits import edit_logits
+from engines.sampling.errors import NanLogits, NoTokenLeft
+from engines.sampling.ranking import lowest_best
+from engines.sampling.rows import SamplingRow
+
+GREEDY_TEMPERATURE = 1e-5
+"""Below this a row is greedy: one token, the lowest id among the likeliest."""
+
+
+def process(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None = None) -> Distribution:
+    """Float [R, V] and R rows → R distributions; `logits` is left as it is.
+
+    `allowed`: what a grammar permits, bool [R, V] or a packed int32 bitmask (edits.edit_logits).
+    Raises NanLogits (NaN or +inf among a row's logits) and NoTokenLeft (all −inf, or all masked).
+    """
+    if logits.ndim != 2 or logits.shape[0] != len(rows):
+        raise ValueError(f"logits {tuple(logits.shape)} do not have one row for each of {len(rows)} sampling rows")
+    vocabulary = logits.shape[1]
+    if not rows:
+        return Distribution(0, vocabulary, ())
+    raw = logits.float()
+    peak = raw.amax(dim=-1)
+    _refuse(NanLogits, ~(peak < torch.inf))
+    x = edit_logits(raw, rows, allowed)
+    _refuse(NoTokenLeft, (peak if x is raw else x.amax(dim=-1)) == -torch.inf)
+
+    kinds = [_kind(row, vocabulary) for row in rows]
+    parts: list[Part] = []
+    for kind in sorted(set(kinds)):
+        index = [i for i, k in enumerate(kinds) if k == kind]
+        places = torch.tensor(index, dtype=torch.int64, device=x.device)
+        chosen, chosen_rows = (x, rows) if len(index) == len(rows) else (x[places], [rows[i] for i in index])
+        if kind == "greedy":
+            parts.append(Part(places, chosen.new_zeros(len(index), 1), lowest_best(chosen, None)[:, None]))
+        elif kind == "cut":
+            parts.extend(cut(_tempered(chosen, chosen_rows), chosen_rows, places))
+        else:
+            parts.append(Part(places, _tempered(chosen, chosen_rows), None))
+    return Distribution(len(rows), vocabulary, tuple(parts))
+
+
+def _refuse(error: type[NanLogits] | type[NoTokenLeft], wrong: Tensor) -> None:
+    if bool(wrong.any()):
+        raise error(torch.nonzero(wrong).flatten().tolist())
+
+
+def _kind(row: SamplingRow, vocabulary: int) -> Literal["cut", "greedy", "whole"]:
+    if row.sampling.temperature < GREEDY_TEMPERATURE:
+        return "greedy"
+    return "cut" if is_cut(row, vocabulary) else "whole"
+
+
+def _tempered(x: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
+    temperatures = [row.sampling.temperature for row in rows]
+    if all(t == 1.0 for t in temperatures):
+        return x
+    # A tensor, not a number: torch divides by a Python number on CUDA as a multiplication by its reciprocal.
+    return x / torch.tensor(temperatures, dtype=torch.float32, device=x.device)[:, None]

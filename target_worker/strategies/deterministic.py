@@ -1,0 +1,16 @@
+"""`deterministic`: a drafted token is accepted where it equals the target's own draw.
+
+Whatever was drafted, what comes out are the target's own draws, each a function of the sequence before it, the seed
+and the position: the text does not depend on the drafter (Daliri, Musco and Suresh, 2024). Lossless; at temperature 0
+it is the greedy verification of Leviathan et al. (2022).
+"""
+
+from __future__ import annotations
+
+from target_worker.strategies.drafts import Drafts, Outcome, Target, accept_prefix, at_end
+
+
+def verify(drafts: Drafts, target: Target) -> Outcome:
+    own = target.own[drafts.rows]
+    accepted, num_accepted = accept_prefix(drafts, drafts.token_ids == own[:, :-1])
+    return Outcome(accepted, num_accepted, at_end(own, num_accepted))
