@@ -17,7 +17,7 @@ MAX_CANDIDATES = 8
 MAX_LOGPROBS = 20
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
-TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS_PER_MESSAGE)]
+TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS_PER_MESSAGE, fail_fast=True)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
 Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]

@@ -1,0 +1,100 @@
+"""What the two workers can be told. The command line adds where they listen."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+LOOKUP_DRAFTER = "lookup"
+"""The drafter that needs no model, as the value of `DraftWorkerConfig.model` and as a request's `draft_model`."""
+
+Milliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
+
+
+class WorkerConfig(BaseModel):
+    """Settings that both workers have."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: str = Field(
+        default="SmolLM2-135M-Instruct",
+        min_length=1,
+        description="the bundled name, a Hugging Face id, a local folder or a GGUF file",
+    )
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        default="auto", description="of weights and keys and values; auto: float32 on CPU, the model's own elsewhere"
+    )
+    threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the model; none: all cores")
+    batch_invariant: bool = Field(
+        default=False, description="the same bits for a token's logits whatever batch or chunk computed them"
+    )
+    slots: int = Field(default=8, ge=1, le=1024, description="sessions whose keys and values are held at once")
+    memory_gb: float | None = Field(
+        default=None, gt=0.0, description="memory for keys and values, in GiB; given, it sets the number of slots"
+    )
+    context_length: int | None = Field(
+        default=None, ge=16, le=1_048_576, description="tokens a slot holds; none: the model's own, at most 8192"
+    )
+    prefill_chunk_tokens: int = Field(
+        default=256, ge=16, le=16_384, description="most prompt tokens a forward pass reads"
+    )
+    max_queue: int = Field(default=64, ge=1, le=65_536, description="requests that may wait for a slot; more get a 429")
+    slot_hold_ms: Milliseconds = Field(
+        default=2_000, description="how long a session that was just served keeps its slot when others want it"
+    )
+    max_sessions: int = Field(default=1_024, ge=1, le=1_048_576, description="sessions whose token ids are remembered")
+    max_session_tokens: int = Field(
+        default=4_194_304, ge=1_024, le=2**40, description="token ids remembered for all sessions together"
+    )
+    stall_timeout_ms: Milliseconds = Field(
+        default=30_000, ge=1, description="how long a reader of a stream may leave it unread before it is stopped"
+    )
+    body_limit_bytes: int = Field(
+        default=16_777_216, ge=1_024, le=2**31, description="largest request body; a larger one gets a 413"
+    )
+    body_timeout_ms: Milliseconds = Field(
+        default=30_000, ge=1, description="how long a request body may take to arrive"
+    )
+    drain_timeout_ms: Milliseconds = Field(default=10_000, description="how long running work may take at shutdown")
+    worker_token: SecretStr | None = Field(default=None, description="bearer token that callers of /v1 must send")
+    trust_remote_code: bool = Field(default=False, description="run Python code that comes with a model's files")
+    allow_pickle_weights: bool = Field(
+        default=False, description="load weights that torch pickled, which can run code, where a model has no others"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+
+
+class TargetWorkerConfig(WorkerConfig):
+    """Settings of a target worker."""
+
+    strategy: Literal["deterministic", "probabilistic", "threshold", "greedy"] = Field(
+        default="deterministic", description="what the worker recommends to gateways; each request names its own"
+    )
+    verbose: bool = Field(default=False, description="log the decision on every drafted token, its id included")
+    max_candidates: int = Field(default=8, ge=1, le=8, description="most candidates a verification takes")
+
+
+class DraftWorkerConfig(WorkerConfig):
+    """Settings of a draft worker."""
+
+    model: str = Field(
+        default=LOOKUP_DRAFTER,
+        min_length=1,
+        description="lookup (no model), the bundled name, a Hugging Face id, a local folder or a GGUF file",
+    )
+    q_top_k: int = Field(
+        default=64, ge=1, le=4_096, description="tokens in the distribution that drafts for `probabilistic` come from"
+    )
+    lookup_min_ngram: int = Field(default=2, ge=1, le=64, description="shortest suffix that lookup looks for")
+    lookup_max_ngram: int = Field(default=8, ge=1, le=64, description="longest suffix that lookup looks for")
+    prediction_window: int = Field(
+        default=64, ge=1, le=4_096, description="how far ahead in a prediction text is looked for after a mismatch"
+    )
+
+    @model_validator(mode="after")
+    def _ngrams_in_order(self) -> DraftWorkerConfig:
+        if self.lookup_min_ngram > self.lookup_max_ngram:
+            raise ValueError("lookup_min_ngram: exceeds lookup_max_ngram")
+        return self

@@ -1,0 +1,165 @@
+"""Drafts from a model: autoregressive steps on the torch engine's loop, drawn with the target's own noise.
+
+Candidate 0 follows the noise. Candidate i ≥ 1 leaves it where the i-th smallest gap lies between the two best perturbed
+logits, takes the second best there, and follows the noise again (DESIGN.md, "Candidates, γ and N"). The candidates after
+the first grow together, as a tree over the shared context.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from engines.torch.drawing import Drawing, Limits
+from engines.torch.jobs import Feed, Job, Passed, Seat, Steps
+from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
+
+_NONE = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDraft:
+    """`cached_tokens`: of the context, how many were not computed again."""
+
+    candidates: list[Candidate]
+    cached_tokens: int
+    timings: DraftTimings
+
+
+@dataclass(slots=True)
+class _Branch:
+    """A candidate that leaves candidate 0 after its first `at` tokens."""
+
+    at: int
+    tokens: list[int]
+    done: bool = False
+
+
+def draft_job(request: DraftRequest, ids: list[int], owner: int | None, limits: Limits, q_top_k: int) -> Job[ModelDraft]:
+    """The job that drafts for a checked request, whose whole context is `ids`. With draft_tokens 0 it only reads it."""
+    drafting = _Drafting(request, ids, limits, q_top_k)
+    usable = len(ids) if request.draft_tokens == 0 else len(ids) - 1
+    return Job(ids, request.cache_salt, owner, usable, drafting.steps)
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Candidate 0 as it grows, with what the draws said at each of its places."""
+
+    tokens: list[int] = field(default_factory=list)
+    second: list[int] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+    q: list[TopK] = field(default_factory=list)
+
+
+class _Drafting:
+    def __init__(self, request: DraftRequest, ids: list[int], limits: Limits, q_top_k: int) -> None:
+        self._request = request
+        self._drawing = Drawing(request, ids, limits)
+        self._depth = min(request.draft_tokens, self._drawing.room)
+        self._q_top_k = q_top_k
+        self._timings = _NONE
+        changes = {"temperature": request.candidate_temperature, "top_p": request.candidate_top_p}
+        given = {name: value for name, value in changes.items() if value is not None}
+        self._branch_sampling = request.sampling.model_copy(update=given) if given else None
+
+    def steps(self, seat: Seat) -> Steps[ModelDraft]:
+        if self._depth == 0:
+            tail = self._drawing.ids[seat.length :]
+            if tail:
+                self._count((yield Feed(tail, len(tail), divisible=len(tail))))
+            return ModelDraft([], seat.cached_tokens, self._timings)
+        chain = yield from self._grow_chain(seat)
+        candidates = [Candidate(token_ids=chain.tokens, logprobs=_logprobs(chain), q=chain.q or None)]
+        if self._request.num_candidates > 1:
+            branches = self._branches(chain)
+            yield from self._grow_branches(chain, branches)
+            candidates += [Candidate(token_ids=chain.tokens[: branch.at] + branch.tokens) for branch in branches]
+        return ModelDraft(candidates, seat.cached_tokens, self._timings)
+
+    def _grow_chain(self, seat: Seat) -> Steps[_Chain]:
+        chain = _Chain()
+        feed = self._drawing.ids[seat.length :]
+        while len(chain.tokens) < self._depth:
+            passed = self._count(
+                (
+                    yield Feed(
+                        feed,
+                        len(feed) - 1,
+                        rows=[self._drawing.row(chain.tokens)],
+                        divisible=len(feed) - 1,
+                        top2=self._request.num_candidates > 1,
+                        truncate=self._q_top_k if self._request.want_q else None,
+                    )
+                )
+            )
+            drawn = passed.drawn
+            chain.tokens += drawn.tokens
+            chain.second += drawn.second
+            chain.gaps += drawn.gaps
+            if self._request.want_q:
+                ((token_ids, logprobs),) = passed.distribution.entries()
+                chain.q.append(TopK(token_ids=token_ids, logprobs=logprobs))
+            feed = drawn.tokens
+            if feed[0] in self._drawing.stops:
+                break
+        return chain
+
+    def _branches(self, chain: _Chain) -> list[_Branch]:
+        """Where the other candidates leave candidate 0, the least certain place first."""
+        places = [place for place, gap in enumerate(chain.gaps) if gap < math.inf]
+        places.sort(key=lambda place: chain.gaps[place])
+        branches = [_Branch(place, [chain.second[place]]) for place in places[: self._request.num_candidates - 1]]
+        for branch in branches:
+            self._see_end(branch)
+        return branches
+
+    def _grow_branches(self, chain: _Chain, branches: list[_Branch]) -> Steps[None]:
+        """Grow all branches a token a pass; each pass feeds the branches' tokens anew, as nothing of them is kept."""
+        while growing := [branch for branch in branches if not branch.done]:
+            first = min(branch.at for branch in growing)
+            last = max(branch.at for branch in growing)
+            # Candidate 0 from the first place where one leaves to the last, then the branches, their tips at the end.
+            token_ids = chain.tokens[first:last]
+            parents = list(range(-1, len(token_ids) - 1))
+            tips: list[int] = []
+            for branch in growing:
+                parent = branch.at - first - 1
+                for token_id in branch.tokens[:-1]:
+                    parents.append(parent)
+                    parent = len(token_ids)
+                    token_ids.append(token_id)
+                tips.append(parent)
+            logits_from = len(token_ids)
+            token_ids += [branch.tokens[-1] for branch in growing]
+            rows = [
+                self._drawing.row(chain.tokens[: branch.at] + branch.tokens, self._branch_sampling)
+                for branch in growing
+            ]
+            passed = self._count(
+                (yield Feed(token_ids, logits_from, parents + tips, rows, start=self._drawing.length + first))
+            )
+            for branch, token_id in zip(growing, passed.drawn.tokens, strict=True):
+                branch.tokens.append(token_id)
+                self._see_end(branch)
+
+    def _see_end(self, branch: _Branch) -> None:
+        branch.done = branch.at + len(branch.tokens) >= self._depth or branch.tokens[-1] in self._drawing.stops
+
+    def _count(self, passed: Passed | None) -> Passed:
+        assert passed is not None
+        one, so_far = passed.timings, self._timings
+        self._timings = DraftTimings(
+            queue_ms=so_far.queue_ms + one.queue_ms,
+            forward_ms=so_far.forward_ms + one.forward_ms,
+            sample_ms=so_far.sample_ms + one.sample_ms,
+            total_ms=so_far.total_ms + one.total_ms,
+        )
+        return passed
+
+
+def _logprobs(chain: _Chain) -> list[float] | None:
+    """Of the drafted tokens under q, where q was wanted: a by-product there, and dear otherwise."""
+    if not chain.q:
+        return None
+    return [top.logprobs[top.token_ids.index(token)] for top, token in zip(chain.q, chain.tokens, strict=True)]

@@ -1,0 +1,101 @@
+"""The draws of a whole pass, batched over its feeds; a row that can't be drawn from fails its own feed alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from engines.sampling.distribution import Distribution
+from engines.sampling.draw import draw, draw_top2
+from engines.sampling.errors import UnusableLogits
+from engines.sampling.process import GREEDY_TEMPERATURE, process
+from engines.sampling.rows import SamplingRow
+from engines.torch.jobs import Drawn, Draws, Feed
+from protocol.errors import EngineFailure
+
+_TWO_LIKELIEST = {"temperature": 1.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
+
+
+def draw_batch(asked: Sequence[tuple[Tensor, Feed]]) -> list[Draws | EngineFailure]:
+    """Draw for every feed's rows of logits (float32 [n, V] each); in place of a feed's draws an error, where one failed."""
+    answers: list[Draws | EngineFailure | None] = [None] * len(asked)
+    left = list(range(len(asked)))
+    while left:
+        rows = [row for i in left for row in asked[i][1].rows]
+        logits = torch.cat([asked[i][0] for i in left]) if len(left) > 1 else asked[left[0]][0]
+        try:
+            distribution = process(logits, rows)
+        except UnusableLogits as error:
+            at_fault = set(error.rows)
+            place = 0
+            for i in left:
+                size = len(asked[i][1].rows)
+                if not at_fault.isdisjoint(range(place, place + size)):
+                    answers[i] = EngineFailure(f"the model gave no usable logits: {error.reason}")
+                place += size
+            left = [i for i in left if answers[i] is None]
+            continue
+        feeds = [asked[i][1] for i in left]
+        for i, answer in zip(left, _draw(distribution, logits, feeds), strict=True):
+            answers[i] = answer
+        break
+    return [answer for answer in answers if answer is not None]
+
+
+def _draw(distribution: Distribution, logits: Tensor, feeds: Sequence[Feed]) -> list[Draws]:
+    """Feeds that draw in one way are drawn together."""
+    ways: dict[tuple[bool, int | None], list[int]] = defaultdict(list)
+    for number, feed in enumerate(feeds):
+        ways[feed.top2, feed.truncate].append(number)
+    starts = [0]
+    for feed in feeds:
+        starts.append(starts[-1] + len(feed.rows))
+    answers: dict[int, Draws] = {}
+    for (top2, truncate), numbers in ways.items():
+        rows = [row for number in numbers for row in feeds[number].rows]
+        chosen, chosen_logits = distribution, logits
+        if len(numbers) < len(feeds):
+            index = torch.tensor(
+                [place for n in numbers for place in range(starts[n], starts[n + 1])], device=logits.device
+            )
+            chosen, chosen_logits = distribution.rows(index), logits[index]
+        if truncate is not None:
+            chosen = chosen.truncate(truncate)
+        drawn = _top2(chosen, chosen_logits, rows) if top2 else Drawn(draw(chosen, rows).tolist())
+        place = 0
+        for number in numbers:
+            stop = place + len(feeds[number].rows)
+            answers[number] = Draws(
+                Drawn(drawn.tokens[place:stop], drawn.second[place:stop], drawn.gaps[place:stop]),
+                _part_of(chosen, place, stop),
+            )
+            place = stop
+    return [answers[number] for number in range(len(feeds))]
+
+
+def _part_of(distribution: Distribution, start: int, stop: int) -> Callable[[], Distribution]:
+    if stop - start == distribution.num_rows:
+        return lambda: distribution
+    return lambda: distribution.rows(torch.arange(start, stop, device=distribution.device))
+
+
+def _top2(distribution: Distribution, logits: Tensor, rows: Sequence[SamplingRow]) -> Drawn:
+    best = draw_top2(distribution, rows)
+    drawn = Drawn(best.first.tolist(), best.second.tolist(), best.gap.tolist())
+    greedy = [i for i, row in enumerate(rows) if row.sampling.temperature < GREEDY_TEMPERATURE]
+    if greedy:
+        # A greedy distribution has one token; without noise the runner-up is that of the logits.
+        likeliest = [_two_likeliest(rows[i]) for i in greedy]
+        two = process(logits[torch.tensor(greedy, device=logits.device)], likeliest).entries()
+        for i, (ids, logprobs) in zip(greedy, two, strict=True):
+            if len(ids) > 1:
+                drawn.second[i], drawn.gaps[i] = ids[1], logprobs[0] - logprobs[1]
+    return drawn
+
+
+def _two_likeliest(row: SamplingRow) -> SamplingRow:
+    sampling = row.sampling.model_copy(update=_TWO_LIKELIEST)
+    return SamplingRow(sampling, row.seed, row.position, row.history, row.num_prompt_tokens, row.stop_token_ids)

@@ -1,0 +1,157 @@
+"""What the loop runs: jobs that feed tokens and get back what the model and the draw made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from torch import Tensor
+
+from engines.sampling.distribution import Distribution
+from engines.sampling.rows import SamplingRow
+from engines.torch.rows import Row
+from engines.torch.slots import Slot
+
+T = TypeVar("T")
+
+
+class ModelRunner(Protocol):
+    """What the loop needs of engines.torch.runner.Runner."""
+
+    def forward(self, rows: Sequence[Row]) -> list[Tensor]: ...
+
+    def commit(self, slot: int, start: int, path: Sequence[int]) -> None: ...
+
+    def copy(self, source: int, target: int, length: int) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class Feed:
+    """Tokens to feed behind what the job's slot holds, as one chain or, with `parents`, as a tree (see Row).
+
+    Logits are wanted for token_ids[logits_from:]. `rows` has one entry for each of them, to draw a token from it, or is
+    empty. With `truncate` tokens come from the likeliest K alone. The loop may feed the first `divisible` tokens, of a
+    tree a chain that ends in the parent of all the rest, over several passes; what follows goes into one. A tree that
+    is not to be committed may hang from `start`, short of what the slot holds.
+    """
+
+    token_ids: list[int]
+    logits_from: int
+    parents: list[int] | None = None
+    rows: Sequence[SamplingRow] = ()
+    divisible: int = 0
+    start: int | None = None
+    top2: bool = False
+    truncate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A job has nothing to feed until `ready()`; after `timeout` seconds it fails."""
+
+    ready: Callable[[], bool]
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class PassTimings:
+    """Milliseconds from a job's feed to its result, and the last pass it took: tokens and sessions in it."""
+
+    queue_ms: float
+    forward_ms: float
+    sample_ms: float
+    total_ms: float
+    rows: int
+    sessions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Draws for a feed's rows. `second` (−1: none) and `gaps` are filled where `top2` was asked for."""
+
+    tokens: list[int]
+    second: list[int] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """A feed's draws, and on demand the distributions (one a row) that they came from."""
+
+    drawn: Drawn
+    distribution: Callable[[], Distribution]
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """What came of a feed: raw logits float32 [n, V], and the draws where rows were given."""
+
+    logits: Tensor
+    draws: Draws | None
+    timings: PassTimings
+
+    @property
+    def drawn(self) -> Drawn:
+        return self._draws.drawn
+
+    @property
+    def distribution(self) -> Distribution:
+        """What the tokens were drawn from, one distribution a row."""
+        return self._draws.distribution()
+
+    @property
+    def _draws(self) -> Draws:
+        if self.draws is None:
+            raise RuntimeError("nothing was asked to be drawn")
+        return self.draws
+
+
+class Seat:
+    """A job's hold on its slot, for use from within its steps."""
+
+    def __init__(self, slot: Slot, runner: ModelRunner) -> None:
+        self.slot = slot
+        self.cached_tokens = len(slot.ids)
+        self._runner = runner
+        self._tree: tuple[Feed, int] | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens the slot holds keys and values for."""
+        return len(self.slot.ids)
+
+    def truncate(self, length: int) -> None:
+        self.slot.truncate(length)
+
+    def fed_tree(self, feed: Feed, already_fed: int) -> None:
+        """The loop's note that a tree was fed, its first `already_fed` tokens as a chain in earlier passes."""
+        self._tree = (feed, already_fed)
+
+    def commit(self, accepted: Sequence[int]) -> None:
+        """Keep, of the tree just fed, its chain up to `logits_from` (the root) and then these nodes, root first."""
+        if self._tree is None:
+            raise RuntimeError("no tree was fed")
+        feed, already_fed = self._tree
+        path = [*range(already_fed, feed.logits_from + 1), *accepted]
+        self._runner.commit(self.slot.index, self.length, [node - already_fed for node in path])
+        self.slot.ids.extend(feed.token_ids[node] for node in path)
+        self._tree = None
+
+
+Steps = Generator[Feed | Wait, Passed | None, T]
+"""Feeds are answered with Passed, waits with None."""
+
+
+@dataclass(eq=False, slots=True)
+class Job(Generic[T]):
+    """Work on one sequence. `ids` is its context, of which `usable` tokens at most may come from a slot's memory.
+
+    `owner` is the session's serial, None for work that belongs to no session; `steps(seat)` starts the generator.
+    """
+
+    ids: Sequence[int]
+    salt: str | None
+    owner: int | None
+    usable: int
+    steps: Callable[[Seat], Steps[T]]

@@ -1,0 +1,308 @@
+"""The loop that owns a model: each tick gathers whatever waits into one forward pass (continuous batching).
+
+Jobs wait for a slot in a bounded queue, then run as generators (engines/torch/jobs.py). A tick admits jobs, plans a pass,
+runs it, draws tokens for all of it at once and lets each job take its next step. What goes wrong with one job is answered
+to that job alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+
+from engines.torch.draws import draw_batch
+from engines.torch.jobs import Job, ModelRunner, Passed, Seat
+from engines.torch.plan import Pace
+from engines.torch.runs import Piece, Run, plan
+from engines.torch.slots import SlotCache
+from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, QueueFull, WireError
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_POLL_SECONDS = 0.02
+"""How often deadlines, held slots and waiting jobs are looked at while nothing can be fed."""
+_END_TIMEOUT_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """One pass, for metrics: sessions in it, tokens fed and how many of them were long prompts', seconds."""
+
+    sessions: int
+    tokens: int
+    prompt_tokens: int
+    forward_seconds: float
+    sample_seconds: float
+
+
+class EngineLoop:
+    """One thread, one model. `start` it, `run` jobs on it from an event loop, `shutdown` when done."""
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        slots: SlotCache,
+        max_queue: int,
+        prefill_chunk: int,
+        on_pass: Callable[[PassReport], None] = lambda report: None,
+    ) -> None:
+        self._runner = runner
+        self.slots = slots
+        self._max_queue = max_queue
+        self._pace = Pace(prefill_chunk)
+        self._on_pass = on_pass
+        self._turn = 0
+        self._queue: deque[Run] = deque()
+        self._active: list[Run] = []
+        self._disowned: deque[int] = deque()
+        self._closing = self._aborting = False
+        self._signalled = False
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._main, name="tandem-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def running(self) -> int:
+        """Jobs on a slot."""
+        return len(self._active)
+
+    @property
+    def waiting(self) -> int:
+        """Jobs without one."""
+        return len(self._queue)
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    async def run(self, job: Job[T], deadline: float) -> T:
+        """The job's result. `deadline` is on time.monotonic's clock, inf for none; cancelling takes effect by the next tick.
+
+        When this returns or raises, nothing of the job runs any more, so that its ids may be changed. Raises QueueFull and
+        NotReady before any work, DeadlineExceeded, EngineFailure, and whatever WireError the job raises.
+        """
+        run = self._submit(job, deadline)
+        try:
+            async with asyncio.timeout(None if deadline == float("inf") else max(0.0, deadline - time.monotonic())):
+                result: T = await asyncio.shield(run.future)
+                return result
+        except TimeoutError:
+            raise _too_late() from None
+        finally:
+            if not run.future.done():
+                run.cancelled = True
+                self.wake()
+                await _ended(run.future)
+
+    def disown(self, owner: int) -> None:
+        """The session with this serial is gone: its slot is free for others."""
+        self._disowned.append(owner)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have the loop look again: something that a job waits for may have happened."""
+        with self._wake:
+            self._signalled = True
+            self._wake.notify()
+
+    def shutdown(self, timeout: float) -> None:
+        """Take no more jobs, give those there are `timeout` seconds, then fail what is left and stop the thread."""
+        with self._wake:
+            self._closing = True
+        self.wake()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+            self._aborting = True
+            self.wake()
+            self._thread.join(_END_TIMEOUT_SECONDS)
+
+    def _submit(self, job: Job[Any], deadline: float) -> Run:
+        run = Run(job, deadline)
+        with self._wake:
+            if self._closing:
+                raise NotReady("the worker is shutting down")
+            if len(self._queue) >= self._max_queue and not self.slots.owns(job.owner):
+                raise QueueFull(f"{len(self._queue)} requests wait already")
+            self._queue.append(run)
+        self.wake()
+        return run
+
+    # What follows runs on the loop's own thread.
+
+    def _main(self) -> None:
+        try:
+            with torch.inference_mode():
+                while self._tick():
+                    pass
+        finally:
+            with self._wake:
+                self._closing = True
+            for run in [*self._queue, *self._active]:
+                self._end(run, NotReady("the worker has shut down"))
+
+    def _tick(self) -> bool:
+        """Do what there is to do, or wait for something. False when the loop is to end."""
+        self._drop()
+        self._admit()
+        self._resume()
+        pieces = plan(self._active, self._pace, self._turn)
+        if pieces:
+            self._turn += 1
+            self._pass(pieces)
+            self._active = [run for run in self._active if not run.ended]
+            return True
+        with self._wake:
+            if self._closing and not self._active and not self._queue:
+                return False
+            if not self._signalled:
+                self._wake.wait(_POLL_SECONDS if self._active or self._queue else None)
+            self._signalled = False
+        return True
+
+    def _drop(self) -> None:
+        """End what was cancelled or is past its deadline, waiting or running."""
+        now = time.monotonic()
+        with self._wake:
+            runs = [*self._queue, *self._active]
+        for run in runs:
+            if run.cancelled:
+                self._end(run)
+            elif self._aborting:
+                self._end(run, NotReady("the worker is shutting down"))
+            elif now >= run.deadline:
+                self._end(run, _too_late())
+        with self._wake:
+            self._queue = deque(run for run in self._queue if not run.ended)
+        self._active = [run for run in self._active if not run.ended]
+
+    def _admit(self) -> None:
+        """Give slots to waiting jobs, first come first served but for those whose session has its slot already."""
+        while self._disowned:
+            self.slots.disown(self._disowned.popleft())
+        for run in list(self._queue):
+            job = run.job
+            slot = self.slots.acquire(job.ids, job.salt, job.owner, job.usable)
+            if slot is None:
+                continue
+            with self._wake:
+                self._queue.remove(run)
+            self._active.append(run)
+            run.seat = Seat(slot, self._runner)
+            run.steps = job.steps(run.seat)
+            self._step(run, None)
+
+    def _resume(self) -> None:
+        """Go on with jobs that waited for something else than the model."""
+        now = time.monotonic()
+        for run in self._active:
+            if run.wait is None or run.ended:
+                continue
+            if run.wait.ready():
+                self._step(run, None)
+            elif now - run.since >= run.wait.timeout:
+                self._end(run, DeadlineExceeded("the stream was left unread for too long"))
+        self._active = [run for run in self._active if not run.ended]
+
+    def _pass(self, pieces: list[Piece]) -> None:
+        began = time.perf_counter()
+        try:
+            logits = self._runner.forward([piece.row for piece in pieces])
+        except Exception:
+            logger.exception("a forward pass failed")
+            for piece in pieces:
+                self._end(piece.run, EngineFailure("the forward pass failed"))
+            return
+        forwarded = time.perf_counter()
+        whole = [(piece, rows) for piece, rows in zip(pieces, logits, strict=True) if piece.whole]
+        drawing = [(rows, piece.feed) for piece, rows in whole if piece.feed.rows]
+        try:
+            drawn = iter(draw_batch(drawing))
+        except Exception:
+            logger.exception("drawing failed")
+            drawn = iter([EngineFailure("drawing failed")] * len(drawing))
+        sampled = time.perf_counter()
+        self._note(pieces, forwarded - began, sampled - forwarded)
+        tokens = sum(len(piece.row.token_ids) for piece in pieces)
+        for piece, rows in whole:
+            draws = next(drawn) if piece.feed.rows else None
+            if isinstance(draws, EngineFailure):
+                self._end(piece.run, draws)
+            else:
+                self._step(piece.run, Passed(rows, draws, piece.run.timings(tokens, len(pieces))))
+
+    def _note(self, pieces: list[Piece], forward: float, sample: float) -> None:
+        """Keep account of what each slot holds now, and of the time it took."""
+        for piece in pieces:
+            run, row = piece.run, piece.row
+            if row.parents is None:
+                piece.seat.slot.ids.extend(row.token_ids)
+            else:
+                piece.seat.fed_tree(piece.feed, run.fed)
+            run.fed += len(row.token_ids)
+            run.forward_seconds += forward
+            if piece.whole:
+                run.sample_seconds += sample
+        tokens = sum(len(piece.row.token_ids) for piece in pieces)
+        prompt = sum(len(piece.row.token_ids) for piece in pieces if piece.is_prompt)
+        self._pace.record(forward, tokens - prompt, prompt)
+        self._on_pass(PassReport(len(pieces), tokens, prompt, forward, sample))
+
+    def _step(self, run: Run, value: Passed | None) -> None:
+        """Let a job go on to its next feed, its end or its error."""
+        assert run.steps is not None
+        try:
+            step = run.steps.send(value)
+        except StopIteration as stop:
+            self._end(run, result=stop.value)
+        except WireError as error:
+            self._end(run, error)
+        except Exception:
+            logger.exception("a job failed")
+            self._end(run, EngineFailure("the engine could not serve this request"))
+        else:
+            run.take(step)
+
+    def _end(self, run: Run, error: WireError | None = None, result: Any = None) -> None:
+        """Free the job's slot and tell whoever awaits it."""
+        if run.ended:
+            return
+        run.ended = True
+        run.feed = run.wait = None
+        if run.steps is not None:
+            run.steps.close()
+        if run.seat is not None:
+            self.slots.release(run.seat.slot)
+        if not run.events.is_closed():
+            run.events.call_soon_threadsafe(_resolve, run.future, error, result)
+
+
+def _resolve(future: asyncio.Future[Any], error: WireError | None, result: Any) -> None:
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
+
+
+def _too_late() -> DeadlineExceeded:
+    return DeadlineExceeded("the deadline passed before the work was done", "deadline_ms")
+
+
+async def _ended(future: asyncio.Future[Any]) -> None:
+    """Wait for the loop to let go of a job, however often the waiting is cancelled; bounded, as a pass might hang."""
+    give_up = time.monotonic() + _END_TIMEOUT_SECONDS
+    while not future.done() and (left := give_up - time.monotonic()) > 0:
+        try:
+            await asyncio.wait({future}, timeout=left)
+        except asyncio.CancelledError:
+            continue

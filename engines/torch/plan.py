@@ -1,0 +1,59 @@
+"""What goes into the next forward pass: every short feed whole, and of long prompts as much as a budget allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+SHORT_TOKENS = 16
+"""A feed with no more context than this is a running stream's (or a short prompt) and never waits."""
+_SMALLEST_SHARE = 16
+_SLOWDOWN = 2.0
+_SMOOTHING = 0.2
+
+
+def split_budget(remaining: Sequence[int], budget: int) -> list[int]:
+    """How many context tokens of each long feed to take, in order of turn: equal shares, then what they leave over.
+
+    A prompt that needs less than its share finishes, so a flood of long prompts does not hold up a middling one.
+    """
+    share = max(_SMALLEST_SHARE, budget // max(1, len(remaining)))
+    taken = [0] * len(remaining)
+    for most in (share, budget):
+        for i, tokens in enumerate(remaining):
+            more = min(tokens - taken[i], most, budget)
+            taken[i] += more
+            budget -= more
+    return taken
+
+
+class Pace:
+    """The prompt tokens a pass may carry: `largest` alone, less beside running streams, which must not stall.
+
+    Beside them the budget is what is expected to take `_SLOWDOWN` times as long as a pass without prompts, from measured
+    times of either kind.
+    """
+
+    def __init__(self, largest: int) -> None:
+        self._largest = largest
+        self._short_pass: float | None = None
+        self._prompt_token: float | None = None
+
+    def budget(self, streams: bool) -> int:
+        if not streams or self._short_pass is None or self._prompt_token is None:
+            return self._largest
+        tokens = int(_SLOWDOWN * self._short_pass / self._prompt_token)
+        return max(_SMALLEST_SHARE, min(self._largest, tokens))
+
+    def record(self, seconds: float, short_tokens: int, prompt_tokens: int) -> None:
+        """One pass: how long it took, and what was in it."""
+        if prompt_tokens == 0:
+            self._short_pass = _smoothed(self._short_pass, seconds)
+        elif prompt_tokens > short_tokens:
+            base = self._short_pass or 0.0
+            share = prompt_tokens / (prompt_tokens + short_tokens)
+            own = seconds - base if short_tokens and seconds > base else seconds * share
+            self._prompt_token = _smoothed(self._prompt_token, own / prompt_tokens)
+
+
+def _smoothed(old: float | None, new: float) -> float:
+    return new if old is None else old + _SMOOTHING * (new - old)

@@ -1,0 +1,93 @@
+"""Jobs on their way through the loop: what each waits for, and the pieces of them that make up a pass."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engines.torch.jobs import Feed, Job, PassTimings, Seat, Steps, Wait
+from engines.torch.plan import SHORT_TOKENS, Pace, split_budget
+from engines.torch.rows import Row
+
+
+class Run:
+    """One job. `future` belongs to the event loop that submitted it; everything else, once queued, to the loop's thread."""
+
+    def __init__(self, job: Job[Any], deadline: float) -> None:
+        self.job = job
+        self.deadline = deadline
+        self.events = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.events.create_future()
+        self.future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self.cancelled = False
+        self.ended = False
+        self.seat: Seat | None = None
+        self.steps: Steps[Any] | None = None
+        self.feed: Feed | None = None
+        self.wait: Wait | None = None
+        self.fed = 0
+        self.since = time.monotonic()
+        self.forward_seconds = 0.0
+        self.sample_seconds = 0.0
+
+    def take(self, step: Feed | Wait) -> None:
+        """What the job wants next. Its first feed has been waiting since the job was submitted."""
+        if self.feed is not None or self.wait is not None:
+            self.since = time.monotonic()
+        self.feed, self.wait = (step, None) if isinstance(step, Feed) else (None, step)
+        self.fed = 0
+        self.forward_seconds = self.sample_seconds = 0.0
+
+    @property
+    def context_left(self) -> int:
+        """Tokens of the feed that may still go in chunks."""
+        return self.feed.divisible - self.fed if self.feed is not None else 0
+
+    def timings(self, rows: int, sessions: int) -> PassTimings:
+        total = time.monotonic() - self.since
+        queue = max(0.0, total - self.forward_seconds - self.sample_seconds)
+        forward, sample = self.forward_seconds, self.sample_seconds
+        return PassTimings(queue * 1e3, forward * 1e3, sample * 1e3, total * 1e3, rows, sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A run's part of a pass; `whole` where nothing of its feed is left to feed after it."""
+
+    run: Run
+    feed: Feed
+    seat: Seat
+    row: Row
+    is_prompt: bool
+    whole: bool
+
+
+def plan(active: Sequence[Run], pace: Pace, turn: int) -> list[Piece]:
+    """The next pass. `turn` rotates who comes first where the budget does not reach all long prompts."""
+    feeding = [run for run in active if run.feed is not None]
+    short = [run for run in feeding if run.context_left <= SHORT_TOKENS]
+    long = [run for run in feeding if run.context_left > SHORT_TOKENS]
+    pieces = [_piece(run, run.context_left, is_prompt=False) for run in short]
+    if long:
+        first = turn % len(long)
+        long = long[first:] + long[:first]
+        shares = split_budget([run.context_left for run in long], pace.budget(streams=bool(short)))
+        pieces += [_piece(run, share, is_prompt=True) for run, share in zip(long, shares, strict=True) if share]
+    return pieces
+
+
+def _piece(run: Run, context_tokens: int, is_prompt: bool) -> Piece:
+    feed, seat, fed = run.feed, run.seat, run.fed
+    assert feed is not None and seat is not None
+    start = seat.length if feed.start is None else feed.start
+    if context_tokens < run.context_left:
+        token_ids = feed.token_ids[fed : fed + context_tokens]
+        return Piece(run, feed, seat, Row(seat.slot.index, start, token_ids, None, len(token_ids)), is_prompt, False)
+    parents = feed.parents
+    if parents is not None:
+        parents = [max(parent - fed, -1) for parent in parents[fed:]]
+    row = Row(seat.slot.index, start, feed.token_ids[fed:], parents, feed.logits_from - fed)
+    return Piece(run, feed, seat, row, is_prompt, True)

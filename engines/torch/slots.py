@@ -1,0 +1,152 @@
+"""Which token ids each slot holds keys and values for, and which slot a sequence gets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+_COMPARE_BLOCK = 512
+_MIN_COPY = 8
+"""Shorter prefixes are as soon computed as copied."""
+
+
+@dataclass(eq=False, slots=True)
+class Slot:
+    """One slot of the runner. Keys and values for `ids` are valid, in order; what lies behind them is not.
+
+    `owner` is the session that used it last and still lives; `pinned` while a job runs on it.
+    """
+
+    index: int
+    ids: list[int] = field(default_factory=list)
+    salt: str | None = None
+    owner: int | None = None
+    pinned: bool = False
+    last_used: float = 0.0
+
+    def truncate(self, length: int) -> None:
+        del self.ids[length:]
+
+
+def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the longest common prefix: block by block, as comparing whole lists is what Python does fastest."""
+    limit = min(len(one), len(other))
+    done = 0
+    while done < limit:
+        stop = min(done + _COMPARE_BLOCK, limit)
+        if one[done:stop] != other[done:stop]:
+            while one[done] == other[done]:
+                done += 1
+            return done
+        done = stop
+    return limit
+
+
+class SlotCache:
+    """Hands out slots with as much of the wanted prefix in them as can be had. Used by the loop's thread alone."""
+
+    def __init__(
+        self,
+        num_slots: int,
+        copy: Callable[[int, int, int], None],
+        hold_seconds: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`copy(source, destination, length)` copies keys and values between slots, by index.
+
+        A living session keeps its slot for `hold_seconds` after each use, unless no other session waits for one.
+        """
+        self.slots = [Slot(index) for index in range(num_slots)]
+        self._copy = copy
+        self._hold_seconds = hold_seconds
+        self._clock = clock
+        self._owned: dict[int, Slot] = {}
+        self.evictions = 0
+        self.hit_tokens = 0
+        self.query_tokens = 0
+
+    def owns(self, owner: int | None) -> bool:
+        """Whether the session still has the slot it used last. Safe to ask from any thread."""
+        return owner in self._owned
+
+    @property
+    def pinned(self) -> int:
+        return sum(slot.pinned for slot in self.slots)
+
+    def acquire(self, ids: Sequence[int], salt: str | None, owner: int | None, usable: int) -> Slot | None:
+        """Pin a slot for a sequence; its `ids` are then the longest prefix of the first `usable` that could be had.
+
+        In this order: the session's own slot; the slot with the longest common prefix, taken over where that prefix
+        is most of what it holds and no living session owns it, otherwise copied from; the least recently used one that
+        may be had. None where every slot is pinned or held for a session.
+        """
+        own = self._owned.get(owner) if owner is not None else None
+        best, length = self._best_match(ids, salt)
+        if own is not None and not own.pinned:
+            own_length = shared_prefix(own.ids, ids) if own.salt == salt else 0
+            if best is None or own_length + _MIN_COPY > length:
+                return self._pin(own, ids, salt, owner, min(own_length, usable))
+            target: Slot | None = own
+        else:
+            target = self._evictable()
+        if best is not None and not best.pinned and best.owner is None and 2 * length >= len(best.ids):
+            return self._pin(best, ids, salt, owner, min(length, usable))
+        if target is None:
+            return None
+        length = min(length, usable)
+        if target.ids and target is not best and target is not own:
+            self.evictions += 1
+        if best is not None and best is not target:
+            if length < _MIN_COPY:
+                length = 0
+            else:
+                self._copy(best.index, target.index, length)
+                target.ids[:] = best.ids[:length]
+        return self._pin(target, ids, salt, owner, length)
+
+    def release(self, slot: Slot) -> None:
+        """The job on it has ended; what the slot holds stays for whoever can use it."""
+        slot.pinned = False
+        slot.last_used = self._clock()
+
+    def disown(self, owner: int) -> None:
+        """The session is gone: its slot is anyone's, what it holds a prefix that others may reuse."""
+        slot = self._owned.pop(owner, None)
+        if slot is not None:
+            slot.owner = None
+
+    def _best_match(self, ids: Sequence[int], salt: str | None) -> tuple[Slot | None, int]:
+        best, length = None, 0
+        for slot in self.slots:
+            if slot.salt == salt and slot.ids and slot.ids[0] == ids[0]:
+                match = shared_prefix(slot.ids, ids)
+                if match > length:
+                    best, length = slot, match
+        return best, length
+
+    def _evictable(self) -> Slot | None:
+        """The slot that will be missed least: an empty one, then the least recently used, the ownerless first."""
+        now = self._clock()
+        free = [
+            slot
+            for slot in self.slots
+            if not slot.pinned and (slot.owner is None or now - slot.last_used >= self._hold_seconds)
+        ]
+        return min(free, key=lambda slot: (slot.owner is not None, bool(slot.ids), slot.last_used), default=None)
+
+    def _pin(self, slot: Slot, ids: Sequence[int], salt: str | None, owner: int | None, length: int) -> Slot:
+        if slot.owner is not None and slot.owner != owner:
+            del self._owned[slot.owner]
+        if owner is not None:
+            previous = self._owned.get(owner)
+            if previous is not None and previous is not slot:
+                previous.owner = None
+            self._owned[owner] = slot
+        slot.owner = owner
+        slot.salt = salt
+        slot.pinned = True
+        slot.truncate(length)
+        self.hit_tokens += length
+        self.query_tokens += len(ids)
+        return slot

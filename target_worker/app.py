@@ -1,0 +1,98 @@
+"""The target worker's HTTP app."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
+
+from config.workers import TargetWorkerConfig
+from protocol.errors import EngineFailure, WireError
+from protocol.messages import (
+    BatchError,
+    GenerateRequest,
+    TokenizerInfo,
+    VerifyBatchItem,
+    VerifyBatchRequest,
+    VerifyBatchResponse,
+    VerifyRequest,
+    VerifyResponse,
+)
+from target_worker.engine import TargetEngine
+from target_worker.metrics import TargetMetrics
+from target_worker.service import TargetService
+from worker.batch import parse_batch, serve_batch
+from worker.http import LinesResponse, Shell, json_response, parse, until_gone
+from worker.lifecycle import Lifecycle, stop_process
+from worker.routes import add_common_routes
+
+logger = logging.getLogger(__name__)
+LoadTarget = Callable[[Callable[[str], None]], TargetEngine]
+
+
+def create_app(
+    config: TargetWorkerConfig, load: LoadTarget | None = None, on_failure: Callable[[str], None] = stop_process
+) -> FastAPI:
+    """The app; its model is loaded once it runs. `load(progress)` replaces loading the configured one."""
+    metrics = TargetMetrics()
+
+    def load_service(progress: Callable[[str], None]) -> TargetService:
+        engine = load(progress) if load is not None else _load_torch(config, metrics, progress)
+        return TargetService(engine, config, metrics)
+
+    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000)
+    shell = Shell("Tandem target worker", config, metrics, lifecycle.lifespan)
+
+    async def verify(request: VerifyRequest) -> VerifyResponse:
+        return await lifecycle.get().verify(request)
+
+    async def verify_batch(request: Request) -> Response:
+        items = parse_batch(VerifyBatchRequest, VerifyRequest, await shell.read_body(request))
+        answers = await until_gone(request, serve_batch(items, verify))
+        return json_response(
+            VerifyBatchResponse(
+                items=[
+                    VerifyBatchItem(error=answer) if isinstance(answer, BatchError) else VerifyBatchItem(response=answer)
+                    for answer in answers
+                ]
+            )
+        )
+
+    async def generate(request: Request) -> Response:
+        message = parse(GenerateRequest, await shell.read_body(request))
+        rounds = lifecycle.get().generate(message)
+        # What fails before the first token is still answered with its own status.
+        first = await until_gone(request, anext(rounds))
+        return LinesResponse(_lines(first, rounds), config.stall_timeout_ms / 1000)
+
+    shell.post("/v1/verify", VerifyRequest, VerifyResponse, verify)
+    shell.route("/v1/verify/batch", VerifyBatchRequest, VerifyBatchResponse, verify_batch)
+    shell.route("/v1/generate", GenerateRequest, VerifyResponse, generate, "application/x-ndjson")
+    shell.get("/v1/tokenizer", TokenizerInfo, lambda: lifecycle.get().engine.tokenizer)
+    add_common_routes(shell, lifecycle, metrics)
+    return shell.app
+
+
+async def _lines(
+    first: VerifyResponse, rounds: AsyncGenerator[VerifyResponse, None]
+) -> AsyncGenerator[BaseModel, None]:
+    """The rounds, and if they break off the reason as the last line."""
+    try:
+        yield first
+        async for response in rounds:
+            yield response
+    except WireError as error:
+        yield error.body()
+    except Exception:
+        logger.exception("a stream failed")
+        yield EngineFailure("the worker failed to go on").body()
+    finally:
+        await rounds.aclose()
+
+
+def _load_torch(config: TargetWorkerConfig, metrics: TargetMetrics, progress: Callable[[str], None]) -> TargetEngine:
+    from target_worker.torch_engine import load_target
+
+    return load_target(config, metrics, progress)

@@ -1,0 +1,43 @@
+"""What a target refuses before it does any work, by the name of the field."""
+
+from __future__ import annotations
+
+from protocol.errors import BadRequest, Unsupported
+from protocol.messages import GenerateRequest, ModelInfo, SequenceRequest, VerifyRequest
+from target_worker.strategies import STRATEGIES
+from target_worker.strategies.probabilistic import check_q
+from worker.checks import check_ids, check_sequence
+
+
+def check_verify(request: VerifyRequest, info: ModelInfo) -> None:
+    """Raises a WireError for what this target cannot honour."""
+    _check(request, info)
+    capabilities = info.capabilities
+    if request.strategy not in capabilities.strategies:
+        raise Unsupported(f"strategy {request.strategy} is not supported", "strategy")
+    strategy = STRATEGIES[request.strategy]
+    most = min(capabilities.max_candidates, strategy.max_candidates)
+    if len(request.candidates) > most:
+        raise Unsupported(f"strategy {request.strategy} takes {most} candidates at most", "candidates")
+    vocabulary = info.vocabulary.logits_size if info.vocabulary is not None else 0
+    for index, candidate in enumerate(request.candidates):
+        check_ids(candidate.token_ids, vocabulary, f"candidates.{index}.token_ids")
+        if strategy.needs_q:
+            check_q(candidate, vocabulary, f"candidates.{index}")
+
+
+def check_generate(request: GenerateRequest, info: ModelInfo) -> None:
+    """Raises a WireError for what this target cannot honour."""
+    _check(request, info)
+    speculation = request.speculation
+    if speculation is not None and speculation.enabled and "target" not in info.capabilities.rounds:
+        raise Unsupported("this target does not drive speculative rounds itself", "speculation.enabled")
+
+
+def _check(request: SequenceRequest, info: ModelInfo) -> None:
+    check_sequence(request, info)
+    vocabulary = info.vocabulary.logits_size if info.vocabulary is not None else 0
+    check_ids(request.sampling.stop_token_ids, vocabulary, "sampling.stop_token_ids")
+    for key in request.sampling.logit_bias:
+        if int(key) >= vocabulary:
+            raise BadRequest(f"is outside the vocabulary of {vocabulary}", f"sampling.logit_bias.{key}")

@@ -1,0 +1,56 @@
+"""The seam between the target service and whatever runs its model: it lies above logits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from engines.channel import Channel
+from protocol.messages import GenerateRequest, ModelInfo, TokenizerInfo, VerifyRequest, VerifyResponse
+from worker.metrics import Reading
+
+
+class TargetEngine(Protocol):
+    """A target model with its memory. Requests that reach it are checked (target_worker/checks.py).
+
+    `ids` is the whole context of a request and does not change while it is served; `owner` is the session's serial,
+    None where the request belongs to no session. Cancelling a call frees what it holds before it returns.
+    """
+
+    info: ModelInfo
+    tokenizer: TokenizerInfo
+
+    async def verify(
+        self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float
+    ) -> VerifyResponse:
+        """One round. `deadline` is on time.monotonic's clock. Raises WireError."""
+        ...
+
+    def rounds(self) -> Channel[VerifyResponse]:
+        """A channel for `generate`."""
+        ...
+
+    async def generate(
+        self,
+        request: GenerateRequest,
+        ids: list[int],
+        owner: int | None,
+        rounds: Channel[VerifyResponse],
+        emitted: list[int],
+    ) -> None:
+        """Put rounds into `rounds` until the model stops, and their tokens into `emitted`. Raises WireError."""
+        ...
+
+    def disown(self, owner: int) -> None:
+        """The session with this serial is gone."""
+        ...
+
+    def gauges(self) -> Iterable[Reading]:
+        """What metrics show of the engine's state."""
+        ...
+
+    def counters(self) -> Iterable[Reading]: ...
+
+    def close(self, patience: float) -> None:
+        """Give running work `patience` seconds, then end it."""
+        ...

@@ -1,0 +1,63 @@
+"""Plain decoding inside the engine: a token a round, each round told as soon as it is drawn."""
+
+from __future__ import annotations
+
+from engines.channel import Channel
+from engines.torch.jobs import Feed, Job, Seat, Steps, Wait
+from protocol.messages import GenerateRequest, VerifyResponse
+from engines.torch.drawing import Drawing, Limits
+from target_worker.logprobs import reported_logprobs
+from target_worker.strategies.verdicts import cut_after_stop
+from target_worker.verify import timings
+
+
+def generate_job(
+    request: GenerateRequest,
+    ids: list[int],
+    owner: int | None,
+    limits: Limits,
+    rounds: Channel[VerifyResponse],
+    emitted: list[int],
+    stall_seconds: float,
+) -> Job[None]:
+    """The job that puts a checked request's rounds into `rounds` and their tokens into `emitted`, which is empty.
+
+    It fails where the rounds stay unread for `stall_seconds`.
+    """
+
+    def steps(seat: Seat) -> Steps[None]:
+        drawing = Drawing(request, ids, limits)
+        feed = ids[seat.length :]
+        while True:
+            if not rounds.has_room():
+                yield Wait(rounds.has_room, stall_seconds)
+            passed = yield Feed(feed, len(feed) - 1, rows=[drawing.row(emitted)], divisible=len(feed) - 1)
+            assert passed is not None
+            token = passed.drawn.tokens[0]
+            cut = cut_after_stop([token], 0, drawing.stops, drawing.room - len(emitted))
+            emitted.append(token)
+            logprobs = None
+            if request.logprobs is not None:
+                logprobs = reported_logprobs(passed.logits, [token], request.logprobs)
+            rounds.put(
+                VerifyResponse(
+                    session_id=request.session_id,
+                    round=request.round,
+                    candidate=None,
+                    num_drafted=0,
+                    num_accepted=0,
+                    acceptance_mask=[],
+                    token_ids=[token],
+                    logprobs=logprobs,
+                    stop_reason=cut.stop_reason,
+                    stop_token_id=cut.stop_token_id,
+                    lossless=True,
+                    cached_tokens=seat.cached_tokens,
+                    timings=timings(passed.timings, 0.0),
+                )
+            )
+            if cut.stop_reason is not None:
+                return
+            feed = [token]
+
+    return Job(ids, request.cache_salt, owner, len(ids) - 1, steps)

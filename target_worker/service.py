@@ -1,0 +1,106 @@
+"""The target service: sessions around an engine, and an account of what it did."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator
+
+from config.workers import TargetWorkerConfig
+from protocol.errors import DeadlineExceeded, EngineFailure, WireError
+from protocol.messages import GenerateRequest, ModelInfo, VerifyRequest, VerifyResponse
+from target_worker.checks import check_generate, check_verify
+from target_worker.engine import TargetEngine
+from target_worker.metrics import TargetMetrics
+from worker.sessions import Call, Session, SessionTable
+
+
+class TargetService:
+    """Serves checked calls on sessions. One for each app, once its engine is loaded."""
+
+    def __init__(self, engine: TargetEngine, config: TargetWorkerConfig, metrics: TargetMetrics) -> None:
+        self.engine = engine
+        self._metrics = metrics
+        self.sessions: SessionTable[None] = SessionTable(
+            lambda: None,
+            lambda session: engine.disown(session.serial),
+            config.max_sessions,
+            config.max_session_tokens,
+        )
+
+    async def verify(self, request: VerifyRequest) -> VerifyResponse:
+        """One round. Raises WireError."""
+        deadline = time.monotonic() + request.deadline_ms / 1000
+        check_verify(request, self.engine.info)
+
+        async def work(session: Session[None]) -> VerifyResponse:
+            context_tokens = len(session.ids)
+            response = await self.engine.verify(request, session.ids, _owner(session), deadline)
+            session.emit(response.token_ids)
+            self._metrics.round_done(context_tokens, response)
+            return response
+
+        call = await self.sessions.start(request, work)
+        response: VerifyResponse = await self.sessions.result(call)
+        return response
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[VerifyResponse, None]:
+        """Rounds of plain decoding. `deadline_ms` is the longest wait for each of them. Raises WireError.
+
+        Closing the generator stops the engine's work; the session keeps what was emitted.
+        """
+        check_generate(request, self.engine.info)
+        rounds = self.engine.rounds()
+
+        async def work(session: Session[None]) -> None:
+            emitted: list[int] = []
+            try:
+                await self.engine.generate(request, session.ids, _owner(session), rounds, emitted)
+            finally:
+                session.emit(emitted)
+
+        call = await self.sessions.start(request, work, takes_over=True)
+        call.waiters += 1
+        call.task.add_done_callback(lambda task: rounds.close(_error(call)))
+        context_tokens = request.context.start + len(request.context.token_ids)
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(request.deadline_ms / 1000):
+                        response = await anext(rounds)
+                except TimeoutError:
+                    raise DeadlineExceeded("no token came in time", "deadline_ms") from None
+                except StopAsyncIteration:
+                    return
+                self._metrics.round_done(context_tokens, response)
+                context_tokens = 0
+                yield response
+        finally:
+            self.sessions.leave(call)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.engine.info
+
+    async def delete(self, session_id: str) -> None:
+        """Forget a session, if it is held; its call in flight ends."""
+        await self.sessions.delete(session_id)
+
+    async def close(self, patience: float) -> None:
+        """Let running work end, then stop the engine."""
+        began = time.monotonic()
+        await self.sessions.close(patience)
+        left = max(0.0, patience - (time.monotonic() - began))
+        await asyncio.to_thread(self.engine.close, left)
+
+
+def _owner(session: Session[None]) -> int | None:
+    return session.serial if session.key is not None else None
+
+
+def _error(call: Call) -> Exception | None:
+    """How an ended call ended, for who reads its rounds."""
+    if call.task.cancelled():
+        return call.overtaken or EngineFailure("the call was cancelled")
+    error = call.task.exception()
+    return error if isinstance(error, WireError) or error is None else EngineFailure("the engine failed")

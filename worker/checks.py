@@ -1,0 +1,24 @@
+"""What every request for tokens is checked for before any work is done."""
+
+from __future__ import annotations
+
+from protocol.errors import BadRequest, ContextTooLong, Unsupported
+from protocol.messages import ModelInfo, SequenceRequest
+
+
+def check_sequence(request: SequenceRequest, info: ModelInfo) -> None:
+    """Raises BadRequest, ContextTooLong or Unsupported, naming the field, for what the model cannot be asked."""
+    if request.grammar is not None and request.grammar.type not in info.capabilities.grammar_types:
+        raise Unsupported(f"grammar type {request.grammar.type} is not supported", "grammar.type")
+    length = request.context.start + len(request.context.token_ids)
+    if length >= info.context_length:
+        raise ContextTooLong(f"{length} tokens leave no room in a context of {info.context_length}", "context")
+    if info.vocabulary is not None:
+        check_ids(request.context.token_ids, info.vocabulary.logits_size, "context.token_ids")
+
+
+def check_ids(token_ids: list[int], vocabulary: int, field: str) -> None:
+    """Raises BadRequest for the first id that no row of the model's embedding belongs to."""
+    if token_ids and max(token_ids) >= vocabulary:
+        index = next(i for i, token_id in enumerate(token_ids) if token_id >= vocabulary)
+        raise BadRequest(f"is outside the vocabulary of {vocabulary}", f"{field}.{index}")

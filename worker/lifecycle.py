@@ -1,0 +1,95 @@
+"""Loading a model behind an open port, so that /health answers and /ready says what is going on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Generic, Protocol, TypeVar
+
+from fastapi import FastAPI
+
+from protocol.errors import NotReady
+from protocol.messages import ModelInfo, Ready
+
+logger = logging.getLogger(__name__)
+
+
+class Service(Protocol):
+    """What a worker serves once it is loaded."""
+
+    @property
+    def info(self) -> ModelInfo: ...
+
+    async def delete(self, session_id: str) -> None:
+        """Forget a session, if it is held; its work in flight ends."""
+        ...
+
+    async def close(self, patience: float) -> None:
+        """Give running work `patience` seconds, then end it."""
+        ...
+
+
+S = TypeVar("S", bound=Service)
+
+
+def stop_process(reason: str) -> None:
+    """What a worker does when its model cannot be loaded: say why, and end as on SIGTERM."""
+    logger.critical("the model could not be loaded, stopping: %s", reason)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class Lifecycle(Generic[S]):
+    """Loads a service in a thread, holds it, and closes it at the end."""
+
+    def __init__(
+        self, load: Callable[[Callable[[str], None]], S], on_failure: Callable[[str], None], drain_seconds: float
+    ) -> None:
+        """`load(progress)` tells what it is at; `on_failure(reason)` hears that it raised."""
+        self._load = load
+        self._on_failure = on_failure
+        self._drain_seconds = drain_seconds
+        self._service: S | None = None
+        self._draining = False
+        self._detail = "starting"
+
+    @asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """The app's: loading begins as it starts, and what was loaded is closed as it stops."""
+        events = asyncio.get_running_loop()
+        # A daemon thread, so that a process told to stop while loading does not wait for it.
+        threading.Thread(target=self._run, args=(events,), name="tandem-load", daemon=True).start()
+        yield
+        self._draining = True
+        self._detail = "shutting down"
+        if self._service is not None:
+            await self._service.close(self._drain_seconds)
+
+    def get(self) -> S:
+        """Raises NotReady."""
+        if self._service is None or self._draining:
+            raise NotReady(self._detail)
+        return self._service
+
+    def ready(self) -> Ready:
+        return Ready(ready=self._service is not None and not self._draining, detail=self._detail)
+
+    def _run(self, events: asyncio.AbstractEventLoop) -> None:
+        try:
+            service = self._load(self._progress)
+        except Exception as error:
+            logger.exception("loading failed")
+            self._detail = f"loading failed: {error}"
+            if not events.is_closed():
+                events.call_soon_threadsafe(self._on_failure, str(error) or type(error).__name__)
+            return
+        self._detail = "ready"
+        self._service = service
+
+    def _progress(self, detail: str) -> None:
+        logger.info("%s", detail)
+        self._detail = detail

@@ -1,0 +1,278 @@
+"""Sessions: the token ids a worker has seen and the one call each may have in flight (docs/wire.md has the rules).
+
+A session is a cache, never the truth: whatever is missing or disagrees is answered with ContextMismatch, and the gateway
+sends the context again from 0. Everything here runs on the event loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, StaleRound, WireError
+from protocol.hashing import PrefixHashes
+from protocol.messages import Context, SequenceRequest
+
+S = TypeVar("S")
+
+_serials = itertools.count(1)
+_COMPARE_BLOCK = 512
+
+
+def common_prefix(held: list[int], start: int, token_ids: list[int]) -> int:
+    """How many of `token_ids` equal held[start:], from their first on."""
+    limit = min(len(held) - start, len(token_ids))
+    done = 0
+    while done < limit:
+        size = min(_COMPARE_BLOCK, limit - done)
+        if held[start + done : start + done + size] != token_ids[done : done + size]:
+            while held[start + done] == token_ids[done]:
+                done += 1
+            return done
+        done += size
+    return limit
+
+
+@dataclass(eq=False)
+class Call:
+    """One call in flight. `waiters` counts the requests that want its answer; with none left it is cancelled."""
+
+    request: SequenceRequest
+    task: asyncio.Task[Any]
+    waiters: int = 0
+    overtaken: StaleRound | None = None
+
+    def overtake(self, reason: str) -> None:
+        """Cancel the call; who waits for it gets StaleRound with this reason."""
+        self.overtaken = StaleRound(reason, "round")
+        self.task.cancel()
+
+
+@dataclass(eq=False)
+class Session(Generic[S]):
+    """What a worker holds of one sequence.
+
+    `ids` are all that it has seen or emitted, changed in place; `state` is the worker's own. `serial` is unique among all
+    sessions of the process, unlike `key`, which a deleted session's successor may carry again.
+    """
+
+    key: str | None
+    cache_salt: str | None
+    state: S
+    ids: list[int] = field(default_factory=list)
+    hashes: PrefixHashes = field(init=False)
+    latest_round: int = -1
+    call: Call | None = None
+    counted: int = 0
+    _settled: int = 0
+    serial: int = field(default_factory=lambda: next(_serials))
+
+    def __post_init__(self) -> None:
+        self.hashes = PrefixHashes(self.cache_salt)
+
+    def read(self, context: Context) -> None:
+        """Make `ids` the context's. Raises ContextMismatch where its prefix is not held, BadRequest where no prefix is.
+
+        O(new and dropped ids), but for the comparison of ids sent again.
+        """
+        start, token_ids = context.start, context.token_ids
+        if start > len(self.ids):
+            raise ContextMismatch(f"{len(self.ids)} tokens are held, the context starts at {start}", "context.start")
+        if self.hashes.at(start) != context.prefix_hash:
+            if start == 0:
+                raise BadRequest("is not the hash of an empty prefix under this cache_salt", "context.prefix_hash")
+            raise ContextMismatch(f"the first {start} tokens held are others", "context.prefix_hash")
+        same = common_prefix(self.ids, start, token_ids)
+        kept = start + same
+        del self.ids[kept:]
+        self.hashes.truncate(kept)
+        self._settled = min(self._settled, kept)
+        self.emit(token_ids[same:])
+
+    def holds(self, context: Context) -> bool:
+        """Whether `ids` are the context's already, no more and no less."""
+        start, token_ids = context.start, context.token_ids
+        if start + len(token_ids) != len(self.ids) or self.hashes.at(start) != context.prefix_hash:
+            return False
+        return common_prefix(self.ids, start, token_ids) == len(token_ids)
+
+    def settle(self) -> int:
+        """How many ids have stayed as they were since the last `settle`: what was derived from them still holds."""
+        unchanged, self._settled = self._settled, len(self.ids)
+        return unchanged
+
+    def emit(self, token_ids: list[int]) -> None:
+        """Append ids that this worker adds to the sequence itself."""
+        self.ids.extend(token_ids)
+        self.hashes.extend(token_ids)
+
+
+class SessionTable(Generic[S]):
+    """All sessions of a worker, least recently used first, bounded in number and in ids held; and their calls."""
+
+    def __init__(
+        self,
+        new_state: Callable[[], S],
+        on_drop: Callable[[Session[S]], None],
+        max_sessions: int,
+        max_tokens: int,
+    ) -> None:
+        """`on_drop` hears of every session that is deleted or evicted."""
+        self._new_state = new_state
+        self._on_drop = on_drop
+        self._max_sessions = max_sessions
+        self._max_tokens = max_tokens
+        self._sessions: OrderedDict[str, Session[S]] = OrderedDict()
+        self._calls: set[asyncio.Task[Any]] = set()
+        self.tokens = 0
+        self.evictions = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def get(self, key: str) -> Session[S] | None:
+        return self._sessions.get(key)
+
+    async def start(
+        self,
+        request: SequenceRequest,
+        work: Callable[[Session[S]], Coroutine[Any, Any, Any]],
+        takes_over: bool = False,
+    ) -> Call:
+        """Begin `work` on the request's session once its context is read, or join the equal call in flight.
+
+        A call of an older round is cancelled and waited for; with `takes_over`, one of the same round too. The caller
+        must go on to `result`. Raises StaleRound, ContextMismatch, BadRequest (another request under the same round),
+        DeadlineExceeded.
+        """
+        session = self._session_for(request)
+        if request.round < session.latest_round:
+            raise StaleRound(f"round {session.latest_round} has been seen", "round")
+        session.latest_round = request.round
+        give_up = time.monotonic() + request.deadline_ms / 1000
+        while (call := session.call) is not None:
+            if call.request.round == request.round and not takes_over and call.overtaken is None:
+                if not (_same_question(call.request, request) and session.holds(request.context)):
+                    raise BadRequest("another request of this round is in flight", "round")
+                return call
+            call.overtake("a newer call of this session overtook it")
+            await asyncio.wait({call.task}, timeout=max(0.0, give_up - time.monotonic()))
+            if not call.task.done():
+                raise DeadlineExceeded("the session's previous call did not end in time")
+            if request.round < session.latest_round:
+                raise StaleRound(f"round {session.latest_round} has been seen", "round")
+            if session.key is not None and self._sessions.get(session.key) is not session:
+                raise ContextMismatch("the session was deleted", "session_id")
+        try:
+            session.read(request.context)
+        except WireError:
+            if session.key is not None and not session.ids:
+                self._sessions.pop(session.key, None)
+            raise
+        return self._begin(session, request, work)
+
+    async def result(self, call: Call) -> Any:
+        """The call's answer. Cancelling the last that waits for it cancels the call. Raises what the work raises."""
+        call.waiters += 1
+        try:
+            return await asyncio.shield(call.task)
+        except asyncio.CancelledError:
+            if call.overtaken is not None and call.task.cancelled():
+                raise call.overtaken from None
+            raise
+        finally:
+            self.leave(call)
+
+    def leave(self, call: Call) -> None:
+        """One that waited for the call does so no more; the last to leave cancels it."""
+        call.waiters -= 1
+        if call.waiters == 0 and not call.task.done():
+            call.task.cancel()
+
+    async def delete(self, key: str, patience: float = 5.0) -> bool:
+        """Forget a session; its call in flight is cancelled and waited for. False where there was none."""
+        session = self._sessions.pop(key, None)
+        if session is None:
+            return False
+        self._forget(session)
+        if session.call is not None:
+            call = session.call
+            call.overtake("the session was deleted")
+            await asyncio.wait({call.task}, timeout=patience)
+        return True
+
+    async def close(self, patience: float) -> None:
+        """Give running calls `patience` seconds to end, then cancel them."""
+        if self._calls:
+            _, late = await asyncio.wait(self._calls, timeout=patience)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late, timeout=1.0)
+
+    def _session_for(self, request: SequenceRequest) -> Session[S]:
+        key = request.session_id
+        if key is None:
+            return Session(None, request.cache_salt, self._new_state())
+        session = self._sessions.get(key)
+        if session is not None and session.cache_salt != request.cache_salt:
+            if session.call is not None:
+                raise BadRequest("the session in flight has another cache_salt", "cache_salt")
+            del self._sessions[key]
+            self._forget(session)
+            session = None
+        if session is None:
+            session = self._sessions[key] = Session(key, request.cache_salt, self._new_state())
+        self._sessions.move_to_end(key)
+        return session
+
+    def _begin(
+        self, session: Session[S], request: SequenceRequest, work: Callable[[Session[S]], Coroutine[Any, Any, Any]]
+    ) -> Call:
+        task = asyncio.get_running_loop().create_task(work(session))
+        call = session.call = Call(request, task)
+        self._calls.add(task)
+        self._trim()
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._calls.discard(task)
+            session.call = None
+            if not task.cancelled():
+                task.exception()  # Seen here, so that nothing complains where all that waited for it have left.
+            if session.key is not None and self._sessions.get(session.key) is session:
+                self._count(session)
+                self._trim()
+
+        task.add_done_callback(ended)
+        return call
+
+    def _count(self, session: Session[S]) -> None:
+        self.tokens += len(session.ids) - session.counted
+        session.counted = len(session.ids)
+
+    def _forget(self, session: Session[S]) -> None:
+        self.tokens -= session.counted
+        session.counted = 0
+        self._on_drop(session)
+
+    def _trim(self) -> None:
+        """Evict, least recently used first, what exceeds the bounds; never a session with a call in flight."""
+        excess = len(self._sessions) > self._max_sessions or self.tokens > self._max_tokens
+        while excess:
+            key = next((key for key, session in self._sessions.items() if session.call is None), None)
+            if key is None:
+                return
+            self._forget(self._sessions.pop(key))
+            self.evictions += 1
+            excess = len(self._sessions) > self._max_sessions or self.tokens > self._max_tokens
+
+
+def _same_question(one: SequenceRequest, other: SequenceRequest) -> bool:
+    """Whether two requests ask the same of one context; a retry may have another deadline."""
+    free = {"deadline_ms": other.deadline_ms, "trace": other.trace, "context": other.context}
+    return type(one) is type(other) and one.model_copy(update=free) == other
