@@ -1,0 +1,81 @@
+"""The gateway's settings, each with its meaning and range."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+class GatewayConfig(BaseModel):
+    """Where the workers are, what a client may ask for, and how long anything may take."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    # Workers.
+    target_urls: list[str] = Field(
+        default=["http://127.0.0.1:8002"], min_length=1, max_length=64, description="addresses of target workers"
+    )
+    draft_urls: list[str] = Field(
+        default=["http://127.0.0.1:8001"], max_length=64, description="addresses of draft workers; none: plain decoding"
+    )
+    worker_token: SecretStr | None = Field(default=None, description="sent to the workers as a bearer token")
+    worker_ca_file: Path | None = Field(default=None, description="certificates that vouch for https workers")
+    connect_timeout_seconds: Seconds = Field(default=2.0, description="to reach a worker")
+    draft_timeout_seconds: Seconds = Field(default=5.0, description="for one draft, before the target goes on alone")
+    verify_timeout_seconds: Seconds = Field(default=60.0, description="for one verification")
+    probe_interval_seconds: Seconds = Field(default=2.0, description="between looks at each worker's state")
+
+    # What is served, and to whom.
+    served_model_name: list[str] = Field(
+        default=[], max_length=16, description="names clients may use for the model; none: the target's own id"
+    )
+    api_keys: list[SecretStr] = Field(default=[], max_length=1024, description="keys clients may use; none: open")
+    api_key_file: Path | None = Field(
+        default=None, description="file of further keys, one a line, # for comments; read again whenever it changes"
+    )
+    cors_origins: list[str] = Field(default=[], max_length=64, description="browser origins allowed to call; none: off")
+
+    # Speculation where a request does not say.
+    draft_model: str | None = Field(default=None, description="default drafter; none: the draft worker's own")
+    draft_tokens: int = Field(default=5, ge=1, le=32, description="default γ: draft tokens a round")
+    adaptive_speculation: bool = Field(default=True, description="let γ and N adapt unless a request says otherwise")
+
+    # Limits: a request beyond one of them is refused before any work is done.
+    max_concurrent_requests: int = Field(default=64, ge=1, le=100_000, description="requests served at once; more: 429")
+    max_body_bytes: int = Field(default=8 * 2**20, ge=1024, le=2**30, description="bytes in a request's body")
+    max_messages: int = Field(default=2048, ge=1, le=1_000_000, description="messages in a chat request")
+    max_prompt_tokens: int | None = Field(
+        default=None, ge=1, description="tokens in a prompt; none: the model's context length"
+    )
+    default_max_tokens: int | None = Field(
+        default=None, ge=1, description="max_tokens of a chat request that names none; none: what the context leaves"
+    )
+    max_stop_strings: int = Field(default=4, ge=1, le=128, description="stop strings in a request")
+    max_stop_string_chars: int = Field(default=1024, ge=1, le=65_536, description="characters in a stop string")
+    max_choices: int = Field(default=16, ge=1, le=128, description="choices (n, times prompts) in a request")
+    template_timeout_seconds: Seconds = Field(default=5.0, description="to render a chat template")
+
+    # Time.
+    keep_alive_seconds: Seconds = Field(default=5.0, description="of silence in a stream before a comment is sent")
+    write_timeout_seconds: Seconds = Field(default=30.0, description="for a client to read what was sent to it")
+    request_timeout_seconds: Seconds = Field(default=3600.0, description="for a whole request")
+    body_timeout_seconds: Seconds = Field(default=30.0, description="for a client to send its request's body")
+    drain_seconds: Seconds = Field(default=30.0, description="for running requests to end after SIGTERM")
+
+    speculation_metrics: Literal["none", "summary", "detailed"] = Field(
+        default="summary", description="metrics.speculative_decoding in responses; detailed: step by step"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+    log_content: bool = Field(default=False, description="log decisions with tokens in them where a request asks")
+
+    @field_validator("target_urls", "draft_urls")
+    @classmethod
+    def _addresses(cls, urls: list[str]) -> list[str]:
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} is not an http:// or https:// address")
+        return [url.rstrip("/") for url in urls]

@@ -1,0 +1,94 @@
+"""The gateway's HTTP app."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from config.gateway import GatewayConfig
+from server import operations
+from server.auth import ApiKeys
+from server.backend import Backend
+from server.background import Background
+from server.errors import ApiError
+from server.gateway import Gateway
+from server.metrics import Metrics
+from server.middleware import Authentication, ConcurrencyLimit, RequestContext, send_error
+from server.openai import chat, completions, models
+from server.openai.docs import complete_openapi
+from server.text.model import TextModels
+
+
+def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
+    """The app owns `backend` from its start to its end. Raises OSError or ValueError on an unreadable key file."""
+    logging.getLogger("server").setLevel(config.log_level.upper())
+    metrics = Metrics(backend.collectors())
+    gateway = Gateway(config, backend, TextModels(), metrics, Background())
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await backend.start()
+        try:
+            yield
+        finally:
+            await gateway.background.close()
+            await backend.close()
+            gateway.texts.close()
+
+    app = FastAPI(
+        title="Tandem",
+        summary="An OpenAI-compatible API whose text is drafted on one machine and verified on another.",
+        version="1",
+        lifespan=lifespan,
+        redirect_slashes=False,
+    )
+    app.state.gateway = gateway
+    for router in (chat.router, completions.router, models.router, operations.router):
+        app.include_router(router)
+    complete_openapi(app)
+
+    async def answer_api_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        metrics.errors.labels(error.status, error.code or "").inc()
+        return _ErrorResponse(error)
+
+    async def answer_http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        message = f"Invalid URL ({request.method} {request.url.path[:200]})"
+        if error.status_code == 405:
+            message = f"{request.method} is not allowed here: {request.url.path[:200]}"
+        code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code)
+        translated = ApiError(message, status=error.status_code, code=code, headers=dict(error.headers or {}))
+        return await answer_api_error(request, translated)
+
+    app.add_exception_handler(ApiError, answer_api_error)
+    app.add_exception_handler(HTTPException, answer_http_error)
+    # The last one added is the outermost.
+    app.add_middleware(ConcurrencyLimit, most=config.max_concurrent_requests, metrics=metrics)
+    app.add_middleware(Authentication, keys=ApiKeys(config), metrics=metrics)
+    if config.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=config.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "openai-processing-ms"],
+        )
+    app.add_middleware(RequestContext, metrics=metrics)
+    return app
+
+
+class _ErrorResponse(Response):
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(status_code=error.status)
+        self._error = error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send_error(self._error, send)

@@ -1,0 +1,182 @@
+"""Answers, as OpenAI shapes them. Fields set by hand are sent, null included; others are left out."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from protocol.messages import Strategy
+
+FinishReason = Literal["stop", "length"]
+
+
+class CompletionTokensDetails(BaseModel):
+    """`accepted` ones are part of completion_tokens; `rejected` ones are not (unlike OpenAI's bill)."""
+
+    accepted_prediction_tokens: int
+    rejected_prediction_tokens: int
+
+
+class Usage(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    completion_tokens_details: CompletionTokensDetails
+
+
+class SpeculativeDecoding(BaseModel):
+    """vLLM's per-request acceptance metrics. A step is a round that carried draft tokens."""
+
+    mean_acceptance_length: float = Field(description="tokens a step, the target's own included; 0 without steps")
+    draft_acceptance_rate: float = Field(description="accepted / drafted tokens; 0 without drafts")
+    acceptance_histogram: list[int] = Field(description="[j]: steps that accepted exactly j draft tokens")
+    num_spec_steps: int
+    num_accepted_draft_tokens: int
+    num_draft_tokens: int
+    num_spec_tokens: int = Field(description="γ: the most draft tokens a step")
+    per_step_accepted: list[int] | None = None
+    per_step_drafted: list[int] | None = None
+
+
+class Metrics(BaseModel):
+    speculative_decoding: SpeculativeDecoding
+
+
+class Tandem(BaseModel):
+    """How the text was made: with this seed it can be made again."""
+
+    strategy: Strategy
+    lossless: bool = Field(description="whether the text is the target's own, whatever was drafted")
+    seed: int
+
+
+class TopLogprob(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatLogprob(TopLogprob):
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[ChatLogprob]
+    refusal: None = None
+
+
+class ChatMessage(BaseModel):
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason
+    stop_reason: str | int | None = Field(description="the stop string or stop_token_ids member that ended it")
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str
+    metrics: Metrics | None = None
+    tandem: Tandem
+
+
+class ChatDelta(BaseModel):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(BaseModel):
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None = None
+
+
+class ChatCompletionChunk(BaseModel):
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    system_fingerprint: str
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+    tandem: Tandem | None = None
+
+
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class CompletionChoice(BaseModel):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    stop_reason: str | int | None = None
+
+
+class Completion(BaseModel):
+    """Also the shape of a streamed chunk, where finish_reason may be null and usage is left out but for the last."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    system_fingerprint: str
+    usage: Usage | None = None
+    metrics: Metrics | None = None
+    tandem: Tandem | None = None
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "tandem"
+    root: str = Field(description="the target's own id")
+    max_model_len: int
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Tokenized(BaseModel):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None = None
+
+
+class Detokenized(BaseModel):
+    prompt: str
+
+
+class ErrorInfo(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorInfo

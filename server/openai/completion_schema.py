@@ -1,0 +1,51 @@
+"""The requests of POST /v1/completions, /tokenize and /detokenize."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field, JsonValue
+
+from protocol.messages import TokenIds
+from server.openai.chat_schema import Message, Tool
+from server.openai.options import GenerationOptions, Request
+
+Prompt = (
+    str
+    | TokenIds
+    | Annotated[list[str], Field(min_length=1, max_length=128)]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=128)]
+)
+
+
+class CompletionRequest(GenerationOptions):
+    REFUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        **GenerationOptions.REFUSED,
+        "suffix": (None, ""),
+        "response_format": (None, {"type": "text"}),
+        "prompt_embeds": (None,),
+    }
+
+    prompt: Prompt
+    echo: bool | None = None
+    logprobs: int | None = Field(default=None, ge=0, le=20)
+    add_special_tokens: bool | None = None
+
+
+class TokenizeRequest(Request):
+    """Either a prompt, or messages for the chat template."""
+
+    model: str | None = Field(default=None, max_length=512)
+    prompt: str | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1)
+    add_special_tokens: bool | None = Field(default=None, description="default: true for a prompt, false for messages")
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template_kwargs: dict[str, JsonValue] | None = Field(default=None, max_length=64)
+    tools: list[Tool] | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Request):
+    model: str | None = Field(default=None, max_length=512)
+    tokens: TokenIds

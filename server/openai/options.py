@@ -1,0 +1,135 @@
+"""Request fields that chat completions and completions share. Names and meanings are OpenAI's and vLLM's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, MAX_TOKENS_PER_MESSAGE, Seed, Strategy, TokenId
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Request(BaseModel):
+    """Strict types, no unknown fields: nothing a client asks for is ignored in silence."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class SpeculativeOptions(Request):
+    """How this request speculates. Whatever is said here, the default strategy's text stays the same."""
+
+    enabled: bool = Field(default=True, description="false: plain decoding by the target")
+    draft_tokens: int | None = Field(
+        default=None, ge=1, le=MAX_DRAFT_TOKENS, description="γ: draft tokens a round; default: the pair's"
+    )
+    draft_model: str | None = Field(default=None, max_length=256, description="which drafter; default: the pair's")
+    num_candidates: int = Field(default=1, ge=1, le=MAX_CANDIDATES, description="N: candidates a round")
+    candidate_temperature: Number | None = Field(
+        default=None, ge=0.0, le=2.0, description="of candidates beyond the first; default: the request's"
+    )
+    candidate_top_p: Number | None = Field(
+        default=None, gt=0.0, le=1.0, description="of candidates beyond the first; default: the request's"
+    )
+    strategy: Strategy | None = Field(
+        default=None, description="when a draft token is accepted; default: the target's own default, `deterministic`"
+    )
+    acceptance_threshold: Number = Field(default=0.1, ge=0.0, le=1.0, description="for the strategy `threshold`")
+    max_speculation_depth: int | None = Field(
+        default=None, ge=1, le=MAX_DRAFT_TOKENS, description="the most γ may adapt to; default: 8, or γ where higher"
+    )
+    adaptive_speculation: bool | None = Field(
+        default=None, description="let γ and N adapt; default: the gateway's setting"
+    )
+    log_decisions: bool = Field(
+        default=False, description="let the target log each token's verdict, where the gateway's settings allow it"
+    )
+
+
+class StreamOptions(Request):
+    include_usage: bool | None = Field(default=None, description="a last chunk without choices holds the usage")
+    continuous_usage_stats: bool | None = Field(default=None, description="usage in every chunk")
+    include_obfuscation: bool | None = Field(default=None, description="accepted; nothing is padded here")
+
+
+class JsonSchemaFormat(Request):
+    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    description: str | None = None
+    schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class ResponseFormat(Request):
+    """`json_schema` where the type is json_schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchemaFormat | None = None
+
+
+class StructuredOutputs(Request):
+    """vLLM's: exactly one of these."""
+
+    json_: dict[str, JsonValue] | str | None = Field(default=None, alias="json", description="a JSON schema")
+    regex: str | None = None
+    choice: list[str] | None = Field(default=None, min_length=1, max_length=1024)
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+class GenerationOptions(Request):
+    """The fields that shape generation. Null always means the default."""
+
+    # Fields of other servers that cannot be honoured, with the values that ask for nothing.
+    REFUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "best_of": (None, 1),
+        "use_beam_search": (None, False),
+        "length_penalty": (None, 1.0),
+        "prompt_logprobs": (None,),
+        "logprob_token_ids": (None,),
+        "truncate_prompt_tokens": (None,),
+        "allowed_token_ids": (None, []),
+        "bad_words": (None, []),
+        "guided_json": (None,),
+        "guided_regex": (None,),
+        "guided_choice": (None,),
+        "guided_grammar": (None,),
+        "logits_processors": (None, []),
+        "priority": (None, 0),
+        "return_token_ids": (None, False),
+        "return_tokens_as_token_ids": (None, False),
+        "spaces_between_special_tokens": (None, True),
+        "kv_transfer_params": (None,),
+        "vllm_xargs": (None,),
+    }
+
+    model: str = Field(min_length=1, max_length=512)
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS_PER_MESSAGE)
+    temperature: Number | None = Field(default=None, ge=0.0, le=2.0)
+    top_p: Number | None = Field(default=None, gt=0.0, le=1.0)
+    n: int | None = Field(default=None, ge=1, le=128)
+    seed: Seed | None = None
+    stop: str | list[str] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    presence_penalty: Number | None = Field(default=None, ge=-2.0, le=2.0)
+    frequency_penalty: Number | None = Field(default=None, ge=-2.0, le=2.0)
+    logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]] | None = Field(
+        default=None, max_length=1024
+    )
+    user: str | None = Field(default=None, max_length=1024)
+
+    # Beyond OpenAI, as vLLM has them.
+    top_k: int | None = Field(default=None, ge=-1, description="0 or -1: off")
+    min_p: Number | None = Field(default=None, ge=0.0, le=1.0)
+    repetition_penalty: Number | None = Field(default=None, gt=0.0, le=100.0)
+    stop_token_ids: list[TokenId] | None = Field(default=None, max_length=128)
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = Field(default=None, ge=0, le=MAX_TOKENS_PER_MESSAGE)
+    skip_special_tokens: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
+    cache_salt: str | None = Field(default=None, min_length=1, max_length=256)
+
+    # Tandem's own.
+    speculative: SpeculativeOptions | None = None

@@ -1,0 +1,224 @@
+"""From what a request says to what the workers are asked for; what they cannot honour is refused by name."""
+
+from __future__ import annotations
+
+import secrets
+
+import orjson
+
+from config.gateway import GatewayConfig
+from protocol.messages import Grammar, GrammarType, ModelInfo, Sampling
+from server.backend import ServedModel
+from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
+from server.openai.options import GenerationOptions, ResponseFormat, SpeculativeOptions, StructuredOutputs
+from server.rounds import Speculation
+
+_DEFAULT_DEPTH = 8
+# Fields of Sampling that a request sets under the same name.
+_SAMPLING_FIELDS = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "min_tokens",
+    "ignore_eos",
+    "stop_token_ids",
+)
+
+
+def not_yet(param: str, what: str) -> NotSupported:
+    return NotSupported(f"'{param}' is not yet supported: {what}", param=param)
+
+
+def draw_seed() -> int:
+    """For requests that name none."""
+    return secrets.randbits(63)
+
+
+def sampling(options: GenerationOptions, seed: int, target: ModelInfo) -> Sampling:
+    """Raises InvalidRequest, or NotSupported for a parameter the target does not honour."""
+    given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(options, name)) is not None}
+    if given.get("top_k") == -1:
+        given["top_k"] = 0
+    rows = target.vocabulary.logits_size if target.vocabulary else 2**31
+    for key in given.get("logit_bias", ()):
+        if not (key.isascii() and key.isdecimal() and len(key) < 11 and int(key) < rows):
+            raise InvalidRequest("the keys of 'logit_bias' must be token ids of the model", param="logit_bias")
+    for token_id in given.get("stop_token_ids", ()):
+        if token_id >= rows:
+            raise InvalidRequest("'stop_token_ids' must be token ids of the model", param="stop_token_ids")
+    result = Sampling(**given, seed=seed)
+    neutral = Sampling(seed=seed)
+    for name in given:
+        if name not in target.capabilities.sampling and getattr(result, name) != getattr(neutral, name):
+            raise not_yet(name, "the target does not honour it")
+    return result
+
+
+def stop_strings(stop: str | list[str] | None, config: GatewayConfig) -> list[str]:
+    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    if len(stops) > config.max_stop_strings:
+        raise InvalidRequest(f"'stop' may hold at most {config.max_stop_strings} strings", param="stop")
+    if any(len(string) > config.max_stop_string_chars for string in stops):
+        raise InvalidRequest(f"a stop string may have at most {config.max_stop_string_chars} characters", param="stop")
+    if not all(stops):
+        raise InvalidRequest("a stop string must not be empty", param="stop")
+    return stops
+
+
+def output_tokens(
+    requested: int | None, default: int | None, prompt_tokens: int, target: ModelInfo, config: GatewayConfig, param: str
+) -> int:
+    """How many tokens may be generated; `default` null: what the context leaves. `param` names the prompt's field.
+
+    Raises InvalidRequest for an empty prompt, ContextLengthExceeded where prompt and output do not fit.
+    """
+    if prompt_tokens == 0:
+        raise InvalidRequest(f"'{param}' must not be empty", param=param)
+    context = target.context_length
+    if config.max_prompt_tokens is not None and prompt_tokens > config.max_prompt_tokens:
+        raise ContextLengthExceeded(
+            f"this server takes prompts of at most {config.max_prompt_tokens} tokens; yours has {prompt_tokens}",
+            param=param,
+        )
+    left = context - prompt_tokens
+    if left < 1 or (requested is not None and requested > left):
+        asked = f" and {requested} for the completion" if requested is not None else ""
+        raise ContextLengthExceeded(
+            f"this model's maximum context length is {context} tokens; "
+            f"you asked for {prompt_tokens} in the prompt{asked}",
+            param=param,
+        )
+    return requested if requested is not None else min(default or left, left)
+
+
+def speculation(options: SpeculativeOptions | None, model: ServedModel, config: GatewayConfig) -> Speculation:
+    """Raises InvalidRequest where the block contradicts itself, NotSupported for what these workers can't do."""
+    block = options or SpeculativeOptions()
+    target, drafter = model.target.capabilities, model.drafter
+    if block.draft_tokens is not None and (block.max_speculation_depth or 32) < block.draft_tokens:
+        raise InvalidRequest(
+            "'speculative.draft_tokens' must not exceed 'speculative.max_speculation_depth'",
+            param="speculative.draft_tokens",
+        )
+    most = min([target.max_draft_tokens, *([drafter.capabilities.max_draft_tokens] if drafter.capabilities else [])])
+    for name in ("draft_tokens", "max_speculation_depth"):
+        if (getattr(block, name) or 0) > most:
+            raise not_yet(f"speculative.{name}", f"these workers take at most {most}")
+    if block.draft_model is not None and block.draft_model not in drafter.names:
+        known = ", ".join(drafter.names) or "none"
+        raise InvalidRequest(
+            f"there is no drafter of that name; known: {known}", param="speculative.draft_model", code="model_not_found"
+        )
+    strategy = block.strategy or target.default_strategy
+    if strategy not in target.strategies:
+        raise not_yet("speculative.strategy", f"the target knows {', '.join(target.strategies)}")
+    if strategy == "probabilistic" and block.enabled and drafter.capabilities and not drafter.capabilities.q:
+        raise not_yet("speculative.strategy", "the draft worker does not send its distribution")
+    _check_candidates(block, model, strategy == "probabilistic")
+    if block.adaptive_speculation and not model.adaptive:
+        raise not_yet("speculative.adaptive_speculation", "γ and N are fixed here")
+    if block.log_decisions and not config.log_content:
+        raise InvalidRequest(
+            "'speculative.log_decisions' is switched off by this server's setting log_content",
+            param="speculative.log_decisions",
+        )
+    draft_tokens = block.draft_tokens or min(drafter.draft_tokens, block.max_speculation_depth or 32, most)
+    adaptive = block.adaptive_speculation if block.adaptive_speculation is not None else config.adaptive_speculation
+    return Speculation(
+        enabled=block.enabled,
+        draft_tokens=draft_tokens,
+        draft_model=block.draft_model,
+        num_candidates=block.num_candidates,
+        candidate_temperature=block.candidate_temperature,
+        candidate_top_p=block.candidate_top_p,
+        strategy=strategy,
+        acceptance_threshold=block.acceptance_threshold,
+        max_speculation_depth=block.max_speculation_depth or max(min(_DEFAULT_DEPTH, most), draft_tokens),
+        adaptive=adaptive and model.adaptive,
+    )
+
+
+def _check_candidates(block: SpeculativeOptions, model: ServedModel, probabilistic: bool) -> None:
+    drafter = model.drafter.capabilities
+    most = min(model.target.capabilities.max_candidates, drafter.max_candidates if drafter else 8)
+    if block.num_candidates > most:
+        raise not_yet("speculative.num_candidates", f"these workers take at most {most}")
+    if probabilistic and block.num_candidates > 1:
+        raise NotSupported(
+            "'speculative.num_candidates' above 1 would not be lossless with the strategy 'probabilistic'",
+            param="speculative.num_candidates",
+        )
+
+
+def logprobs(wanted: int | None, target: ModelInfo, param: str) -> int | None:
+    """How many alternatives a token; null: no logprobs at all."""
+    most = target.capabilities.max_logprobs
+    if wanted is not None and (most == 0 or wanted > most):
+        raise not_yet(param, f"the target gives at most {most}" if most else "the target gives none")
+    return wanted
+
+
+def grammar(
+    format: ResponseFormat | None, structured: StructuredOutputs | None, start: int, target: ModelInfo
+) -> Grammar | None:
+    """The constraint on what follows token `start`. Raises NotSupported where the target has no such grammar."""
+    asked = [
+        (param, kind, value) for param, kind, value in (_format(format), *_structured(structured)) if kind is not None
+    ]
+    if not asked:
+        return None
+    if len(asked) > 1:
+        raise InvalidRequest(
+            "only one of 'response_format' and the kinds of 'structured_outputs' may be used", param=asked[1][0]
+        )
+    param, kind, value = asked[0]
+    if kind not in target.capabilities.grammar_types:
+        raise not_yet(param, f"the target enforces no {kind}")
+    return Grammar(type=kind, value=value, start=start)
+
+
+def _format(format: ResponseFormat | None) -> tuple[str, GrammarType | None, str]:
+    if format is None or format.type == "text":
+        return "response_format", None, ""
+    if format.type == "json_object":
+        return "response_format", "json_object", ""
+    if format.json_schema is None:
+        raise InvalidRequest("'response_format.json_schema' is missing", param="response_format.json_schema")
+    return (
+        "response_format",
+        "json_schema",
+        _dump(format.json_schema.schema_ or {}, "response_format.json_schema.schema"),
+    )
+
+
+def _structured(structured: StructuredOutputs | None) -> list[tuple[str, GrammarType | None, str]]:
+    if structured is None:
+        return []
+    found: list[tuple[str, GrammarType | None, str]] = []
+    if structured.json_ is not None:
+        schema = structured.json_
+        text = schema if isinstance(schema, str) else _dump(schema, "structured_outputs.json")
+        found.append(("structured_outputs.json", "json_schema", text))
+    if structured.regex is not None:
+        found.append(("structured_outputs.regex", "regex", structured.regex))
+    if structured.choice is not None:
+        found.append(("structured_outputs.choice", "choice", _dump(structured.choice, "structured_outputs.choice")))
+    if structured.grammar is not None:
+        found.append(("structured_outputs.grammar", "grammar", structured.grammar))
+    if structured.json_object:
+        found.append(("structured_outputs.json_object", "json_object", ""))
+    if not found:
+        raise InvalidRequest("'structured_outputs' asks for nothing", param="structured_outputs")
+    return found
+
+
+def _dump(value: object, param: str) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        raise InvalidRequest(f"'{param}' is nested too deeply", param=param) from None

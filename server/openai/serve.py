@@ -1,0 +1,121 @@
+"""Runs a plan and sends its answer, in one piece or as a stream of events."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Callable
+from typing import Protocol
+
+import orjson
+from fastapi import Request
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from server.choice import Delta
+from server.errors import ApiError, InternalError
+from server.gateway import Gateway
+from server.generation import Generation
+from server.openai.plan import Plan
+from server.sse import ClientGone, EventStream, EventWriter, until_disconnect
+
+logger = logging.getLogger(__name__)
+
+
+class Chunks(Protocol):
+    """Turns deltas into the chunks of one endpoint's stream."""
+
+    def opening(self) -> list[BaseModel]:
+        """Before the first delta."""
+        ...
+
+    def delta(self, delta: Delta, last: bool) -> list[BaseModel]:
+        """`last`: every choice has finished with this one."""
+        ...
+
+    def closing(self) -> list[BaseModel]:
+        """After the last delta."""
+        ...
+
+
+def generation(gateway: Gateway, plan: Plan, arrived: float) -> Generation:
+    return Generation(
+        gateway.backend,
+        plan.choices,
+        metrics=gateway.metrics,
+        background=gateway.background,
+        arrived=arrived,
+        timeout=gateway.config.request_timeout_seconds,
+    )
+
+
+def arrival(request: Request) -> float:
+    """When the request came, time.monotonic(): the outermost middleware noted it."""
+    noted: float | None = request.scope.get("tandem.arrived")
+    return time.monotonic() if noted is None else noted
+
+
+async def answer(
+    gateway: Gateway,
+    request: Request,
+    plan: Plan,
+    chunks: Callable[[Plan], Chunks],
+    whole: Callable[[Plan, list[list[Delta]]], BaseModel],
+) -> Response:
+    """`whole` makes the answer in one piece from each choice's deltas."""
+    run = generation(gateway, plan, arrival(request))
+    if plan.stream:
+        return EventStream(
+            lambda writer: _stream(gateway, run, chunks(plan), writer), gateway.config.write_timeout_seconds
+        )
+
+    async def collect() -> list[list[Delta]]:
+        deltas: list[list[Delta]] = [[] for _ in plan.choices]
+        async with run:
+            async for delta in run.deltas():
+                if delta is not None:
+                    deltas[delta.index].append(delta)
+        return deltas
+
+    deltas = await until_disconnect(request.receive, collect())
+    return Response(
+        whole(plan, deltas).model_dump_json(exclude_unset=True, by_alias=True), media_type="application/json"
+    )
+
+
+async def _stream(gateway: Gateway, run: Generation, chunks: Chunks, writer: EventWriter) -> None:
+    try:
+        await _events(gateway, run, chunks, writer)
+    except ApiError as error:
+        if not writer.started:
+            raise
+        gateway.metrics.errors.labels(error.status, error.code or "").inc()
+        await writer.events(orjson.dumps(error.body()))
+    except ClientGone:
+        raise
+    except Exception as error:
+        if not writer.started:
+            raise
+        where = "".join(traceback.format_tb(error.__traceback__))
+        logger.error("streaming failed: %s\n%s", type(error).__name__, where)
+        await writer.events(orjson.dumps(InternalError("streaming failed because of a fault in the server").body()))
+    await writer.events(b"[DONE]")
+    await writer.end()
+
+
+async def _events(gateway: Gateway, run: Generation, chunks: Chunks, writer: EventWriter) -> None:
+    opened = False
+    unfinished = len(run.choices)
+    async with run:
+        async for delta in run.deltas(gateway.config.keep_alive_seconds):
+            if delta is None:
+                await writer.comment(b"keep-alive")
+                continue
+            models = [] if opened else chunks.opening()
+            opened = True
+            unfinished -= delta.finish_reason is not None
+            models += chunks.delta(delta, unfinished == 0)
+            if unfinished == 0:
+                models += chunks.closing()
+            await writer.events(*(model.model_dump_json(exclude_unset=True).encode() for model in models))

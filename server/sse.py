@@ -1,0 +1,90 @@
+"""Server-sent events to a client that may read slowly, or not at all, or go away."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),  # proxies of nginx's kind must not gather the events
+]
+
+
+class ClientGone(Exception):
+    """The client disconnected, or did not read for too long. Nobody is left to be told."""
+
+
+async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled when the client disconnects first: then ClientGone is raised.
+
+    The request's body must have been read: what comes after it is the disconnect.
+    """
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientGone
+    finally:
+        task.cancel()
+        watch.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+class EventWriter:
+    """Sends events; the response starts with the first of them, so that until then an error may still be one."""
+
+    def __init__(self, send: Send, write_timeout: float) -> None:
+        self._send = send
+        self._timeout = write_timeout
+        self.started = False
+
+    async def events(self, *data: bytes) -> None:
+        """In one write. The data must hold no line breaks, as compact JSON does not."""
+        if data:
+            await self._write(b"".join(b"data: " + item + b"\n\n" for item in data))
+
+    async def comment(self, text: bytes) -> None:
+        """A line that clients skip: it shows proxies and clients that the connection lives."""
+        await self._write(b": " + text + b"\n\n")
+
+    async def end(self) -> None:
+        await self._guarded({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _write(self, body: bytes) -> None:
+        if not self.started:
+            self.started = True
+            await self._guarded({"type": "http.response.start", "status": 200, "headers": list(_HEADERS)})
+        await self._guarded({"type": "http.response.body", "body": body, "more_body": True})
+
+    async def _guarded(self, message: dict[str, object]) -> None:
+        try:
+            async with asyncio.timeout(self._timeout):
+                await self._send(message)
+        except (TimeoutError, OSError) as error:
+            raise ClientGone from error
+
+
+class EventStream(Response):
+    """A response that `write` sends through the writer it is given; it is cancelled when the client goes away."""
+
+    def __init__(self, write: Callable[[EventWriter], Awaitable[None]], write_timeout: float) -> None:
+        super().__init__()
+        self._stream = write
+        self._write_timeout = write_timeout
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await until_disconnect(receive, self._stream(EventWriter(send, self._write_timeout)))

@@ -1,0 +1,137 @@
+"""A model's chat template, rendered as `transformers` renders it but inside bounds.
+
+The conventions (variables, filters, whitespace, the `generation` tag) are those of
+https://huggingface.co/docs/transformers/main/chat_templating_writing.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+MAX_RENDERED_CHARS = 64 * 2**20
+# What a request's chat_template_kwargs may not replace.
+RESERVED = frozenset({"messages", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"})
+
+
+class TemplateError(ValueError):
+    """The template refused these messages, failed on them, or took too long."""
+
+
+class _GenerationTag(Extension):
+    """{% generation %}…{% endgeneration %} marks the assistant's words for training; here it is only its body."""
+
+    tags = {"generation"}  # noqa: RUF012
+
+    def parse(self, parser: Parser) -> nodes.Node | list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.TemplateError(message)
+
+
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    # jinja2's own escapes for HTML, which no model was trained on.
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.now().strftime(format)
+
+
+class ChatTemplate:
+    """Compiled once, rendered in threads."""
+
+    def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
+        """Raises ValueError where `source` is no template."""
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+        )
+        environment.filters["tojson"] = _tojson
+        environment.globals["raise_exception"] = _raise_exception
+        environment.globals["strftime_now"] = _strftime_now
+        try:
+            self._template = environment.from_string(source)
+        except jinja2.TemplateError as error:
+            raise ValueError(f"the model's chat template cannot be compiled: {error}") from error
+        self._special_tokens = dict(special_tokens)
+        self._source = source
+
+    def mentions(self, word: str) -> bool:
+        """Whether the template's text has `word` in it: a role it knows, or a variable it reads."""
+        return word in self._source
+
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+        timeout: float = 5.0,
+    ) -> str:
+        """The prompt's text. `continue_final_message` ends it inside the last message, which must have text.
+
+        Raises TemplateError. The time is looked at whenever the template writes something; a loop that writes nothing
+        is bounded by the sandbox's own limit on ranges.
+        """
+        marker = ""
+        if continue_final_message:
+            # Templates trim and wrap content in their own ways: a mark that cannot occur shows where it ended.
+            marker = f"\u2063{secrets.token_hex(16)}\u2063"
+            messages = [*messages[:-1], {**messages[-1], "content": messages[-1]["content"] + marker}]
+        text = self._run(
+            {
+                **self._special_tokens,
+                **(variables or {}),
+                "messages": messages,
+                "tools": tools,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            },
+            time.monotonic() + timeout,
+        )
+        if marker:
+            end = text.rfind(marker)
+            if end < 0:
+                raise TemplateError(
+                    "the chat template leaves out the final message, which therefore can't be continued"
+                )
+            text = text[:end]
+        return text
+
+    def _run(self, variables: Mapping[str, Any], deadline: float) -> str:
+        pieces: list[str] = []
+        size = 0
+        try:
+            for piece in self._template.generate(variables):
+                pieces.append(piece)
+                size += len(piece)
+                if size > MAX_RENDERED_CHARS:
+                    raise TemplateError("the rendered chat template is too long")
+                if time.monotonic() > deadline:
+                    raise TemplateError("the chat template took too long for these messages")
+        except TemplateError:
+            raise
+        except Exception as error:  # a template is a program: it may raise anything
+            raise TemplateError(f"the model's chat template does not take these messages: {error}") from error
+        return "".join(pieces)

@@ -1,0 +1,59 @@
+"""Everything textual about the served model, built once from what the target sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from protocol.messages import TokenizerInfo
+from server.errors import NotReady
+from server.text.chat_template import ChatTemplate
+from server.text.detokenizer import Detokenizer, detokenizer_factory
+from server.text.tokenizer import TextTokenizer
+
+T = TypeVar("T")
+
+
+class TextModel:
+    """Tokenizer, chat template (null where the model has none) and detokenizers. Raises ValueError on broken files."""
+
+    def __init__(self, info: TokenizerInfo) -> None:
+        self.info = info
+        self.tokenizer = TextTokenizer(info)
+        self.template = ChatTemplate(info.chat_template, info.special_tokens) if info.chat_template else None
+        self.detokenizer: Callable[[bool], Detokenizer] = detokenizer_factory(self.tokenizer)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
+        """Token by token, since the library's own decoding of a long list holds the GIL to its end."""
+        detokenizer = self.detokenizer(skip_special_tokens)
+        return "".join(map(detokenizer.push, token_ids)) + detokenizer.finish()
+
+
+class TextModels:
+    """Hands out the TextModel of a TokenizerInfo, and threads for what would hold up the event loop."""
+
+    def __init__(self, threads: int = 2) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="text")
+        self._lock = asyncio.Lock()
+        self._current: TextModel | None = None
+
+    async def get(self, info: TokenizerInfo) -> TextModel:
+        """Built in a thread the first time, and again when the target sends another tokenizer.
+
+        Raises NotReady where it cannot be.
+        """
+        async with self._lock:
+            if self._current is None or self._current.info is not info:
+                try:
+                    self._current = await self.run(lambda: TextModel(info))
+                except ValueError as error:
+                    raise NotReady(str(error)[:500]) from None
+            return self._current
+
+    async def run(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
