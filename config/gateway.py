@@ -22,11 +22,17 @@ class GatewayConfig(BaseModel):
     draft_urls: list[str] = Field(
         default=["http://127.0.0.1:8001"], max_length=64, description="addresses of draft workers; none: plain decoding"
     )
+    draft_pools: dict[str, list[str]] = Field(
+        default={}, max_length=64, description="further drafters by name: addresses that `draft_model` picks"
+    )
     worker_token: SecretStr | None = Field(default=None, description="sent to the workers as a bearer token")
     worker_ca_file: Path | None = Field(default=None, description="certificates that vouch for https workers")
     connect_timeout_seconds: Seconds = Field(default=2.0, description="to reach a worker")
     draft_timeout_seconds: Seconds = Field(default=5.0, description="for one draft, before the target goes on alone")
     verify_timeout_seconds: Seconds = Field(default=60.0, description="for one verification")
+    recovery_timeout_seconds: Seconds = Field(
+        default=30.0, description="for a lost target to come back, or another to take over, in mid-stream"
+    )
     probe_interval_seconds: Seconds = Field(default=2.0, description="between looks at each worker's state")
 
     # What is served, and to whom.
@@ -79,3 +85,8 @@ class GatewayConfig(BaseModel):
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{url!r} is not an http:// or https:// address")
         return [url.rstrip("/") for url in urls]
+
+    @field_validator("draft_pools")
+    @classmethod
+    def _pools(cls, pools: dict[str, list[str]]) -> dict[str, list[str]]:
+        return {name: cls._addresses(urls) for name, urls in pools.items()}

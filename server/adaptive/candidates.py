@@ -1,0 +1,49 @@
+"""How many candidates a round is worth."""
+
+from __future__ import annotations
+
+from server.adaptive.times import Average
+
+_LOW_ACCEPTANCE = 0.2
+_LOW_ROUNDS = 5
+_JUDGED_ROUNDS = 8
+_FIRST_REST = 64
+_LONGEST_REST = 1024
+
+
+class CandidateCount:
+    """N: falls by one where acceptance stays under 20% for five rounds, or where the extra candidates win less than
+    they cost; after a rest, ever longer, one more is tried again."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.count = most
+        self._low = 0
+        self._seen = 0
+        self._net = Average(0.1)
+        self._rest = _FIRST_REST
+        self._rested = 0
+
+    def observe(self, num_candidates: int, drafted: int, accepted: int, gain: int, cost: float) -> None:
+        """`gain`: tokens won by candidates 1 and up; `cost`: what their rows took, in tokens of plain decoding."""
+        if self._most == 1 or num_candidates != self.count:
+            return
+        if self.count > 1:
+            self._judge(drafted, accepted, gain, cost)
+        if self.count < self._most:
+            self._rested += 1
+            if self._rested >= self._rest:
+                self._set(self.count + 1)
+                self._rest = min(2 * self._rest, _LONGEST_REST)
+
+    def _judge(self, drafted: int, accepted: int, gain: int, cost: float) -> None:
+        self._low = self._low + 1 if accepted < _LOW_ACCEPTANCE * max(drafted, 1) else 0
+        self._seen += 1
+        self._net.add(gain - cost)
+        if self._low >= _LOW_ROUNDS or (self._seen >= _JUDGED_ROUNDS and self._net.value < 0.0):
+            self._set(self.count - 1)
+
+    def _set(self, count: int) -> None:
+        self.count = count
+        self._low = self._seen = self._rested = 0
+        self._net = Average(0.1)

@@ -1,0 +1,124 @@
+"""How long a step of the target and a draft take, as measured now."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+from protocol.messages import StepTime
+
+_OUTLIER = 3.0
+_LEAST_SECONDS = 1e-5
+
+
+class Average:
+    """An exponentially weighted mean; the first observations count in full.
+
+    With `clip` a value of more than 3 times the mean counts as that: for times, where one hiccup says little.
+    """
+
+    def __init__(self, weight: float, clip: bool = False) -> None:
+        self._weight = weight
+        self._clip = clip
+        self._count = 0
+        self.value = 0.0
+
+    def __bool__(self) -> bool:
+        return self._count > 0
+
+    def add(self, value: float) -> None:
+        self._count += 1
+        if self._clip and self._count > 2:
+            value = min(value, _OUTLIER * self.value)
+        self.value += max(self._weight, 1.0 / self._count) * (value - self.value)
+
+
+class StepTimes:
+    """Seconds of a target's forward pass by our rows in it, in the pass as it is loaded now.
+
+    The worker's own curve (seconds by rows of the whole pass) gives the shape; what rounds really take corrects its
+    height, for each size of ours apart. Other streams' rows in the pass shift us along the curve.
+    """
+
+    def __init__(self, curve: Sequence[StepTime]) -> None:
+        points = sorted((point.rows, point.seconds) for point in curve if point.rows > 0 and point.seconds > 0.0)
+        self._rows = [rows for rows, _ in points]
+        self._seconds = [seconds for _, seconds in points]
+        self._others = Average(0.2)
+        self._engine = Average(0.1, clip=True)
+        self._by_size: dict[int, Average] = {}
+        self._plain = Average(0.1, clip=True)
+        self._network = Average(0.1)
+
+    def observe_verify(self, own_rows: int, pass_rows: int, worker_seconds: float, seconds: float) -> None:
+        """`worker_seconds` is the worker's own total, `seconds` what the caller waited."""
+        worker_seconds = min(worker_seconds, seconds)
+        ratio = worker_seconds / self._at(self._observe_pass(own_rows, pass_rows))
+        self._engine.add(ratio)
+        self._by_size.setdefault(own_rows.bit_length(), Average(0.1, clip=True)).add(ratio)
+        self._network.add(max(0.0, seconds - worker_seconds))
+
+    def observe_plain(self, pass_rows: int, seconds: float) -> None:
+        """One token of plain decoding, `seconds` after the one before it."""
+        self._plain.add(seconds / self._at(self._observe_pass(1, pass_rows)))
+
+    def verify(self, own_rows: float) -> float:
+        ratio = self._by_size.get(int(own_rows).bit_length(), self._engine) or self._engine or self._plain
+        seconds = self._at(own_rows + self._others.value) * (ratio.value if ratio else 1.0)
+        return max(seconds + self._network.value, _LEAST_SECONDS)
+
+    def plain(self) -> float:
+        """Seconds a token of plain decoding takes."""
+        ratio = self._plain or self._by_size.get(1, self._engine) or self._engine
+        return max(self._at(1.0 + self._others.value) * (ratio.value if ratio else 1.0), _LEAST_SECONDS)
+
+    def _observe_pass(self, own_rows: int, pass_rows: int) -> float:
+        others = max(0, pass_rows - own_rows)
+        self._others.add(float(others))
+        return float(own_rows + others)
+
+    def _at(self, rows: float) -> float:
+        """The worker's curve: linear between what it measured, and beyond."""
+        if not self._rows:
+            return 0.03 * (1.0 + 0.1 * (rows - 1.0))
+        if len(self._rows) == 1 or rows <= self._rows[0]:
+            return self._seconds[0]
+        right = min(max(bisect_left(self._rows, rows), 1), len(self._rows) - 1)
+        (x0, x1), (y0, y1) = self._rows[right - 1 : right + 1], self._seconds[right - 1 : right + 1]
+        return max(y0 + (y1 - y0) * (rows - x0) / (x1 - x0), self._seconds[0] / 2)
+
+
+class DraftTimes:
+    """Seconds of a draft call as fixed + γ · per_token, by least squares over what was seen, older calls fading.
+
+    The drafter's own measurement of one token is the slope until calls of different γ have been seen.
+    """
+
+    _FADING = 0.95
+    _PRIOR_WEIGHT = 0.5
+
+    def __init__(self, curve: Sequence[StepTime]) -> None:
+        self._prior_slope = min((point.seconds for point in curve if point.seconds > 0.0), default=0.0)
+        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+
+    @property
+    def measured(self) -> bool:
+        return self._weight > 0.0
+
+    def observe(self, draft_tokens: int, seconds: float) -> None:
+        if self.measured:
+            seconds = min(seconds, _OUTLIER * self.draft(draft_tokens) + 0.001)
+        self._weight = self._weight * self._FADING + 1.0
+        self._x += (draft_tokens - self._x) / self._weight
+        self._y += (seconds - self._y) / self._weight
+        self._xx += (draft_tokens * draft_tokens - self._xx) / self._weight
+        self._xy += (draft_tokens * seconds - self._xy) / self._weight
+
+    def draft(self, draft_tokens: int) -> float:
+        if not self.measured:
+            return self._prior_slope * draft_tokens
+        variance = max(0.0, self._xx - self._x * self._x)
+        covariance = self._xy - self._x * self._y
+        slope = (covariance + self._PRIOR_WEIGHT * self._prior_slope) / (variance + self._PRIOR_WEIGHT)
+        slope = min(max(slope, 0.0), self._y / self._x if self._x > 0.0 else 0.0)
+        return self._y + slope * (draft_tokens - self._x)

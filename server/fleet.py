@@ -1,0 +1,193 @@
+"""The workers as one backend: connects to them, watches them, and runs requests over them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable
+from contextlib import aclosing
+
+from prometheus_client.registry import Collector
+
+from config.gateway import GatewayConfig
+from protocol.messages import Capabilities, ModelInfo
+from server.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.backend import DrafterState, ServedModel
+from server.errors import InvalidRequest, NotReady
+from server.round_loop import Planner, RoundLoop, Speculating
+from server.rounds import GenerationRequest, Round, Speculation
+from server.sequence import TokenSequence
+from server.workers.admission import Admission
+from server.workers.breaker import Breaker
+from server.workers.budget import RetryBudget
+from server.workers.client import WorkerClient
+from server.workers.context import RequestContext
+from server.workers.drafts import DraftSide
+from server.workers.metrics import WorkerMetrics
+from server.workers.pool import Pool
+from server.workers.targets import Patience, TargetSide
+from server.workers.tasks import BackgroundTasks
+from server.workers.transport import Transport
+from server.workers.worker import Role, Worker
+
+_CLOSE_SECONDS = 2.0
+
+
+class Fleet:
+    """Implements server.backend.Backend over the workers that the settings name."""
+
+    def __init__(self, config: GatewayConfig) -> None:
+        self._config = config
+        self._metrics = WorkerMetrics()
+        self._targets = Pool([self._worker("target", url) for url in config.target_urls])
+        default = [self._worker("draft", url) for url in config.draft_urls]
+        named = {name: [self._worker("draft", url) for url in urls] for name, urls in config.draft_pools.items()}
+        self._pools: dict[str | None, Pool] = {None: Pool(default)}
+        self._pools |= {name: Pool(workers) for name, workers in named.items()}
+        self._drafters = Pool([*default, *(worker for workers in named.values() for worker in workers)])
+        self._admission = Admission(self._targets, self._drafters, self._metrics, config.probe_interval_seconds)
+        self._patience = Patience(call=config.verify_timeout_seconds, mid_stream=config.recovery_timeout_seconds)
+        self._budget = RetryBudget()
+        self._requests = BackgroundTasks()
+        self._watches: list[asyncio.Task[None]] = []
+        self._pairs: dict[tuple[str, str], PairState] = {}
+        self._created = int(time.time())
+        self._served: ServedModel | None = None
+
+    async def start(self) -> None:
+        for worker in (*self._targets, *self._drafters):
+            worker.client.open()
+            self._watches.append(asyncio.get_running_loop().create_task(self._admission.watch(worker)))
+
+    async def close(self) -> None:
+        for task in self._watches:
+            task.cancel()
+        if self._watches:
+            await asyncio.wait(self._watches, timeout=_CLOSE_SECONDS)
+        self._watches.clear()
+        await self._requests.close(_CLOSE_SECONDS)
+        for worker in (*self._targets, *self._drafters):
+            await worker.client.close()
+
+    def collectors(self) -> Iterable[Collector]:
+        return self._metrics.collectors()
+
+    def ready(self) -> tuple[bool, str]:
+        details = [f"{w.role} {w.url}: {w.state} ({w.detail})" for w in (*self._targets, *self._drafters)]
+        return self._admission.reference() is not None, "; ".join(details)
+
+    def model(self) -> ServedModel:
+        reference = self._admission.reference()
+        if reference is not None and reference.info is not None and reference.tokenizer is not None:
+            served = ServedModel(
+                names=tuple(self._config.served_model_name) or (reference.info.id,),
+                tokenizer=reference.tokenizer,
+                target=reference.info,
+                drafter=self._drafter_state(),
+                adaptive=True,
+                created=self._created,
+            )
+            if served != self._served:
+                self._served = served
+        if self._served is None:
+            raise NotReady(f"no target worker has been reached yet: {self.ready()[1]}")
+        return self._served
+
+    async def rounds(self, request: GenerationRequest) -> AsyncIterator[Round]:
+        drafters = self._drafters_for(request.speculation)
+        sequence = TokenSequence(request.prompt, request.cache_salt)
+        context = RequestContext(request, sequence, self._metrics, self._requests)
+        target = TargetSide(context, self._targets, self._budget, self._patience)
+        drafts: DraftSide | None = None
+        try:
+            info = await target.info()
+            speculating: Speculating | None = None
+            if drafters is not None and "gateway" in info.capabilities.rounds and info.vocabulary is not None:
+                drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call)
+                speculating = Speculating(
+                    drafts=drafts,
+                    planner=self._planner(request.speculation, info),
+                    longest_draft=self._config.draft_timeout_seconds,
+                    patient=not request.speculation.adaptive,
+                )
+            loop = RoundLoop(context, target, info, speculating)
+            async with aclosing(loop.rounds()) as rounds:  # type: ignore[type-var]
+                async for round_ in rounds:
+                    yield round_
+        finally:
+            target.close()
+            if drafts is not None:
+                drafts.close()
+
+    def _worker(self, role: Role, url: str) -> Worker:
+        token = self._config.worker_token
+        transport = Transport(
+            url,
+            token=token.get_secret_value() if token is not None else None,
+            ca_file=self._config.worker_ca_file,
+            connect_seconds=self._config.connect_timeout_seconds,
+        )
+        return Worker(role, WorkerClient(transport), Breaker(), self._metrics)
+
+    def _drafters_for(self, speculation: Speculation) -> Pool | None:
+        """The pool that `draft_model` names; None where nothing is to be drafted. Raises InvalidRequest."""
+        if not speculation.enabled:
+            return None
+        name = speculation.draft_model or self._config.draft_model
+        if name is None or name == self._config.draft_model:
+            return self._pools.get(name) or self._pools[None]
+        if name in self._pools:
+            return self._pools[name]
+        workers = [worker for worker in self._drafters if worker.info is not None and worker.info.id == name]
+        if not workers:
+            known = ", ".join(self._drafter_names()) or "none"
+            raise InvalidRequest(f"no draft model {name!r}; known are: {known}", param="speculative.draft_model")
+        return Pool(workers)
+
+    def _planner(self, speculation: Speculation, target: ModelInfo) -> Planner:
+        if not speculation.adaptive:
+            return FixedPlanner(speculation.draft_tokens, speculation.num_candidates)
+        name = speculation.draft_model or self._config.draft_model or ""
+        return AdaptivePlanner(
+            self._pairs.setdefault((target.fingerprint, name), PairState()),
+            draft_tokens=speculation.draft_tokens,
+            max_draft_tokens=max(speculation.max_speculation_depth, 1),
+            num_candidates=speculation.num_candidates,
+        )
+
+    def _drafter_names(self) -> list[str]:
+        names = {name for name in self._pools if name is not None}
+        names |= {worker.info.id for worker in self._drafters if worker.info is not None}
+        if self._config.draft_model is not None:
+            names.add(self._config.draft_model)
+        return sorted(names)
+
+    def _drafter_state(self) -> DrafterState:
+        default = self._config.draft_model
+        if default is None:
+            default = next((worker.info.id for worker in self._pools[None] if worker.info is not None), None)
+        ready = [worker.info.capabilities for worker in self._drafters if worker.state == "ready" and worker.info]
+        return DrafterState(
+            default=default,
+            names=tuple(self._drafter_names()),
+            draft_tokens=self._config.draft_tokens,
+            capabilities=_common(ready) if ready else None,
+            detail="; ".join(f"{w.url}: {w.detail}" for w in self._drafters if w.state != "ready"),
+        )
+
+
+def _common(all_of: list[Capabilities]) -> Capabilities:
+    """What every one of them can do."""
+    first = all_of[0]
+    return first.model_copy(
+        update={
+            "strategies": [s for s in first.strategies if all(s in c.strategies for c in all_of)],
+            "sampling": [s for s in first.sampling if all(s in c.sampling for c in all_of)],
+            "grammar_types": [g for g in first.grammar_types if all(g in c.grammar_types for c in all_of)],
+            "max_candidates": min(c.max_candidates for c in all_of),
+            "max_draft_tokens": min(c.max_draft_tokens for c in all_of),
+            "q": all(c.q for c in all_of),
+            "prediction": all(c.prediction for c in all_of),
+            "batch_invariant": all(c.batch_invariant for c in all_of),
+        }
+    )

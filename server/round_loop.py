@@ -1,0 +1,220 @@
+"""The round loop: draft, verify, append, adapt, repeat; or let the target decode plainly for a while."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.messages import Candidate, ModelInfo, StopReason, TargetSpeculation, VerifyResponse
+from server.adaptive.planner import Outcome, Plan, Times
+from server.rounds import GenerationRequest, Round, RoundTimings
+from server.workers.context import RequestContext
+from server.workers.drafts import READ_AHEAD, Draft, DraftSide
+from server.workers.targets import TargetSide
+
+# How many tokens are decoded plainly before the drafter is looked at again: while it reads, and where there is none.
+_WHILE_READING = 8
+_WHILE_ABSENT = 16
+_SLACK_SECONDS = 0.1
+_FIRST_DRAFT_SECONDS = 1.0
+
+
+class Planner(Protocol):
+    def plan(self, times: Times) -> Plan: ...
+
+    def observe(self, outcome: Outcome, times: Times) -> None: ...
+
+    def observe_plain(self, tokens: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Speculating:
+    """What a request needs for rounds with drafts. `patient`: wait for drafts that are worth less than their wait."""
+
+    drafts: DraftSide
+    planner: Planner
+    longest_draft: float
+    patient: bool
+
+
+class RoundLoop:
+    """One request's rounds over one target at a time and, where `speculating` is given, a drafter."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        target: TargetSide,
+        info: ModelInfo,
+        speculating: Speculating | None,
+    ) -> None:
+        self._context = context
+        self._request: GenerationRequest = context.request
+        self._sequence = context.sequence
+        self._target = target
+        self._info = info
+        self._speculating = speculating
+        self._remaining = min(context.request.max_tokens, info.context_length - len(context.sequence))
+        self._stopped = False
+
+    async def rounds(self) -> AsyncIterator[Round]:
+        """See server.rounds.RoundSource. Whoever closes this must close the target's and the draft's side too."""
+        if self._speculating is None:
+            async for round_ in self._plain(self._remaining):
+                yield round_
+            return
+        if self._plan(self._speculating).draft_tokens:
+            self._speculating.drafts.read()
+            yield await self._verify(Draft.none(), 0, 0)
+        while not self._stopped:
+            plan = self._plan(self._speculating)
+            if plan.draft_tokens and await self._can_draft(self._speculating):
+                yield await self._draft_and_verify(self._speculating, plan)
+            else:
+                reading = self._speculating.drafts.state == "reading"
+                stretch = plan.plain_tokens or (_WHILE_READING if reading else _WHILE_ABSENT)
+                async for round_ in self._plain(min(stretch, self._remaining)):
+                    self._speculating.planner.observe_plain(len(round_.token_ids))
+                    yield round_
+
+    def _times(self, speculating: Speculating) -> Times:
+        return Times(self._target.step_times, speculating.drafts.times)
+
+    def _plan(self, speculating: Speculating) -> Plan:
+        """The planner's, within what is left to generate: the last token is the target's own."""
+        plan = speculating.planner.plan(self._times(speculating))
+        draft_tokens = min(plan.draft_tokens, self._remaining - 1)
+        return plan if draft_tokens == plan.draft_tokens else Plan(draft_tokens, plan.num_candidates)
+
+    async def _can_draft(self, speculating: Speculating) -> bool:
+        """Whether a draft may be asked for now; if not, sees to it that one may be soon."""
+        drafts = speculating.drafts
+        if drafts.state == "absent" or (drafts.state == "ready" and drafts.unread > READ_AHEAD):
+            drafts.read()
+        if drafts.state == "reading":
+            patience = self._draft_seconds(speculating, 1) if speculating.patient else self._target.step_times.verify(1)
+            await drafts.until_read(patience)
+        return drafts.state == "ready"
+
+    async def _draft_and_verify(self, speculating: Speculating, plan: Plan) -> Round:
+        worker = speculating.drafts.worker
+        most = self._info.capabilities.max_candidates
+        if worker is not None and worker.info is not None:
+            most = min(most, worker.info.capabilities.max_candidates)
+        num_candidates = max(1, min(plan.num_candidates, most))
+        self._context.metrics.draft_tokens.observe(plan.draft_tokens)
+        self._context.metrics.candidates.observe(num_candidates)
+        seconds = self._draft_seconds(speculating, plan.draft_tokens)
+        draft = await speculating.drafts.draft(plan.draft_tokens, num_candidates, self._remaining, seconds)
+        return await self._verify(draft, plan.draft_tokens, num_candidates)
+
+    def _draft_seconds(self, speculating: Speculating, draft_tokens: int) -> float:
+        """How long a draft may take: a few times what it takes, since waiting longer costs more than plain decoding."""
+        times = speculating.drafts.times
+        seconds = 3.0 * times.draft(draft_tokens) + 2.0 * self._target.step_times.verify(1) + _SLACK_SECONDS
+        if not times.measured:
+            seconds = max(seconds, _FIRST_DRAFT_SECONDS)
+        return min(seconds, speculating.longest_draft)
+
+    async def _verify(self, draft: Draft, asked: int, num_candidates: int) -> Round:
+        answer, seconds = await self._target.verify(draft.candidates, self._remaining)
+        rows = _rows(draft.candidates)
+        self._target.step_times.observe_verify(rows, answer.timings.rows, answer.timings.total_ms / 1000, seconds)
+        round_ = self._emit(answer, seconds, draft)
+        if self._speculating is not None and asked:
+            times = self._times(self._speculating)
+            if not draft.failed:
+                times.drafts.observe(asked, draft.seconds)
+            self._speculating.planner.observe(
+                Outcome(
+                    asked=asked,
+                    num_candidates=num_candidates,
+                    drafted=answer.num_drafted,
+                    accepted=answer.num_accepted,
+                    emitted=len(answer.token_ids),
+                    gain=_gain(draft.candidates, answer),
+                    draft_seconds=draft.seconds,
+                    draft_failed=draft.failed,
+                    verify_seconds=seconds,
+                    rows=rows,
+                ),
+                times,
+            )
+        return round_
+
+    async def _plain(self, max_tokens: int) -> AsyncIterator[Round]:
+        if self._request.speculation.enabled and self._request.speculation.strategy == "greedy":
+            # A debugging strategy that only verification knows.
+            for _ in range(max_tokens):
+                yield await self._verify(Draft.none(), 0, 0)
+                if self._stopped:
+                    return
+            return
+        async with aclosing(self._target.generate(max_tokens, self._target_speculation())) as stream:  # type: ignore[type-var]
+            async for answer, seconds in stream:
+                if answer.num_drafted == 0:
+                    self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
+                yield self._emit(answer, seconds, Draft.none())
+
+    def _target_speculation(self) -> TargetSpeculation | None:
+        """What a target that drives rounds itself is to do."""
+        if "target" not in self._info.capabilities.rounds:
+            return None
+        speculation = self._request.speculation
+        here = "gateway" in self._info.capabilities.rounds
+        return TargetSpeculation(
+            enabled=speculation.enabled and not here, draft_tokens=speculation.draft_tokens if not here else None
+        )
+
+    def _emit(self, answer: VerifyResponse, seconds: float, draft: Draft) -> Round:
+        """Append the tokens; a limit of one call that is not the request's own is no reason to stop."""
+        self._sequence.append(answer.token_ids)
+        self._remaining -= len(answer.token_ids)
+        stop: StopReason | None = answer.stop_reason
+        if stop != "stop_token":
+            stop = "length" if self._remaining <= 0 else None
+        self._stopped = stop is not None
+        timings = answer.timings
+        draft_ms = 1000 * draft.seconds
+        workers_ms = timings.total_ms + draft.worker_ms
+        total_ms = 1000 * seconds + draft_ms
+        return Round(
+            token_ids=answer.token_ids,
+            num_drafted=answer.num_drafted,
+            num_accepted=answer.num_accepted,
+            logprobs=answer.logprobs,
+            stop_reason=stop,
+            stop_token_id=answer.stop_token_id,
+            lossless=answer.lossless,
+            source=draft.source,
+            num_candidates=len(draft.candidates),
+            timings=RoundTimings(
+                draft=draft.worker_ms,
+                verify_forward=timings.forward_ms,
+                sample=timings.sample_ms,
+                queue=timings.queue_ms,
+                network=max(0.0, total_ms - workers_ms),
+                total=total_ms,
+            ),
+        )
+
+
+def _rows(candidates: list[Candidate]) -> int:
+    """Rows that verification needs: one, and one for each distinct drafted prefix."""
+    if len(candidates) == 1:
+        return 1 + len(candidates[0].token_ids)
+    return 1 + len({tuple(c.token_ids[: i + 1]) for c in candidates for i in range(len(c.token_ids))})
+
+
+def _gain(candidates: list[Candidate], answer: VerifyResponse) -> int:
+    """Tokens accepted beyond what candidate 0 alone would have brought."""
+    if not answer.candidate:
+        return 0
+    first, kept = candidates[0].token_ids, candidates[answer.candidate].token_ids
+    common = 0
+    for ours, theirs in zip(first, kept, strict=False):
+        if ours != theirs:
+            break
+        common += 1
+    return max(0, answer.num_accepted - common)

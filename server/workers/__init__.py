@@ -1,0 +1,1 @@
+"""The gateway's side of the wire: one worker's client, what keeps it honest, and pools of workers."""

@@ -1,0 +1,245 @@
+"""The target's side of one request: verification and plain generation that survive the loss of a worker."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, aclosing
+from dataclasses import dataclass
+
+from protocol.messages import Candidate, GenerateRequest, ModelInfo, TargetSpeculation, VerifyRequest, VerifyResponse
+from server.adaptive.times import StepTimes
+from server.errors import NoTarget, Overloaded
+from server.workers.budget import RetryBudget
+from server.workers.context import RequestContext
+from server.workers.failures import Busy, Refused, SessionLost, WorkerFailure
+from server.workers.pool import Pool
+from server.workers.session import Session
+from server.workers.worker import Worker
+
+_FIRST_BACKOFF = 0.05
+_MAX_BACKOFF = 1.0
+_MODEL_SECONDS = 2.0
+_MAX_RESENDS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Seconds: for one call, and for a target to come (back) before the first token and after it."""
+
+    call: float = 60.0
+    before_first_token: float = 2.0
+    mid_stream: float = 30.0
+
+
+class TargetSide:
+    """Sessions on the pool's targets, one of them in use.
+
+    After the first token only targets of the same fingerprint may go on. Raises server.errors.NoTarget or Overloaded
+    where patience ends, and the worker's own WireError where it refuses what is asked.
+    """
+
+    def __init__(self, context: RequestContext, pool: Pool, budget: RetryBudget, patience: Patience) -> None:
+        self._context = context
+        self._pool = pool
+        self._budget = budget
+        self._patience = patience
+        self._sessions: dict[Worker, Session] = {}
+        self._current: Session | None = None
+        self._stack = ExitStack()
+        self._fingerprint: str | None = None
+        self._failures: list[WorkerFailure] = []
+        self._avoid: set[Worker] = set()
+        self._give_up: float | None = None
+
+    @property
+    def step_times(self) -> StepTimes:
+        """Those of the worker in use."""
+        return self._current.worker.step_times if self._current is not None else StepTimes(())
+
+    async def info(self) -> ModelInfo:
+        """What the target in use says of itself; opens a session on one if there is none yet."""
+        session = await self._session()
+        session.worker.breaker.release()
+        assert session.worker.info is not None
+        return session.worker.info
+
+    async def verify(self, candidates: list[Candidate], max_tokens: int) -> tuple[VerifyResponse, float]:
+        """One round, and the seconds that its successful call took."""
+        request = self._context.request
+        repeat: Session | None = None
+        while True:
+            session = await self._session()
+            if session is not repeat:
+                session.round += 1
+            repeat = session
+            length = len(self._context.sequence)
+            seconds = self._patience.call
+            message = VerifyRequest(
+                **session.fields(max_tokens, seconds),
+                candidates=candidates,
+                strategy=request.speculation.strategy,
+                acceptance_threshold=request.speculation.acceptance_threshold,
+                logprobs=request.logprobs,
+                log_decisions=request.log_decisions,
+            )
+            began = time.perf_counter()
+            try:
+                with session.worker.judged():
+                    answer = await session.worker.client.verify(message, seconds, self._vocabulary_size(session))
+            except WorkerFailure as failure:
+                await self._recover(session, failure)
+                if isinstance(failure, SessionLost) and failure.reason != "context_mismatch":
+                    repeat = None
+                continue
+            took = time.perf_counter() - began
+            overhead = max(0.0, took - answer.timings.total_ms / 1000)
+            self._context.metrics.round_trip.labels("target").observe(overhead)
+            self._succeeded(session, length)
+            return answer, took
+
+    async def generate(
+        self, max_tokens: int, speculation: TargetSpeculation | None = None
+    ) -> AsyncIterator[tuple[VerifyResponse, float]]:
+        """`max_tokens` tokens or fewer, round by round, each with the seconds it was waited for.
+
+        The caller must append each round's tokens to the sequence before it asks for the next.
+        """
+        remaining = max_tokens
+        while remaining > 0:
+            session = await self._session()
+            session.round += 1
+            length = len(self._context.sequence)
+            message = GenerateRequest(
+                **session.fields(remaining, 3600.0), logprobs=self._context.request.logprobs, speculation=speculation
+            )
+            stream = session.worker.client.generate(message, self._patience.call, self._vocabulary_size(session))
+            began = time.perf_counter()
+            try:
+                with session.worker.judged():
+                    async with aclosing(stream):  # type: ignore[type-var]
+                        async for answer in stream:
+                            took = time.perf_counter() - began
+                            remaining -= len(answer.token_ids)
+                            self._succeeded(session, length)
+                            yield answer, took
+                            if answer.stop_reason == "stop_token":
+                                remaining = 0
+                            began = time.perf_counter()
+            except WorkerFailure as failure:
+                await self._recover(session, failure)
+
+    def close(self) -> None:
+        """Free all sessions; does not wait."""
+        self._stack.close()
+        for session in self._sessions.values():
+            self._context.delete(session)
+        self._sessions.clear()
+        self._current = None
+
+    async def _session(self) -> Session:
+        """A session on a worker that may be called (its breaker has allowed one call)."""
+        current = self._current
+        if current is not None and self._accepts(current.worker) and current.worker.breaker.allow():
+            return current
+        while True:
+            prefixes = self._context.sequence.prefixes()
+            worker = self._pool.pick(self._accepts, prefixes, self._avoid)
+            if worker is not None and worker.breaker.allow():
+                self._pool.remember(prefixes, worker)
+                return self._open(worker)
+            await self._wait_for_worker()
+
+    def _open(self, worker: Worker) -> Session:
+        if self._current is None or self._current.worker is not worker:
+            self._stack.close()
+            self._stack.enter_context(worker.in_use())
+        session = self._sessions.get(worker)
+        if session is None:
+            session = self._sessions[worker] = Session(worker, self._context.request, self._context.sequence)
+        self._current = session
+        return session
+
+    def _accepts(self, worker: Worker) -> bool:
+        info = worker.info
+        return worker.state == "ready" and info is not None and self._fingerprint in (None, info.fingerprint)
+
+    def _vocabulary_size(self, session: Session) -> int:
+        info = session.worker.info
+        assert info is not None
+        assert info.vocabulary is not None  # a target without one is not admitted
+        return info.vocabulary.logits_size
+
+    def _succeeded(self, session: Session, length: int) -> None:
+        assert session.worker.info is not None
+        self._fingerprint = session.worker.info.fingerprint
+        session.acknowledge(length)
+        self._budget.success()
+        self._failures.clear()
+        self._avoid.clear()
+        self._give_up = None
+
+    async def _recover(self, session: Session, failure: WorkerFailure) -> None:
+        """Make ready for the same call again, or raise what the client is to hear."""
+        if isinstance(failure, Refused):
+            raise failure.error from failure
+        self._failures.append(failure)
+        if isinstance(failure, SessionLost):
+            self._context.metrics.resends.labels("target", failure.reason).inc()
+            session.forget()
+            if sum(isinstance(f, SessionLost) for f in self._failures) <= _MAX_RESENDS:
+                await self._still_the_same(session.worker)
+                return
+            session.worker.breaker.failure()
+        if isinstance(failure, SessionLost | Busy):
+            session.worker.count(failure)
+        self._avoid.add(session.worker)
+        self._context.metrics.retries.inc()
+        pause = 0.0
+        others = any(w.usable and self._accepts(w) and w not in self._avoid for w in self._pool)
+        if not others:
+            pause = min(_MAX_BACKOFF, _FIRST_BACKOFF * 2 ** min(len(self._failures) - 1, 8))
+            if isinstance(failure, Busy):
+                pause = max(pause, min(failure.retry_after, _MAX_BACKOFF))
+        await self._pause(pause)
+        while not self._budget.take():
+            await self._pause(_FIRST_BACKOFF)
+
+    async def _still_the_same(self, worker: Worker) -> None:
+        """A worker that has lost a session may have been restarted, with other weights: ask before it goes on."""
+        if self._fingerprint is None:
+            return
+        try:
+            info: ModelInfo | None = await worker.client.model(_MODEL_SECONDS)
+        except WorkerFailure:
+            info = None
+        if info is None or info.fingerprint != self._fingerprint:
+            worker.set_state("down", "was restarted")
+            worker.look_again.set()
+
+    async def _pause(self, seconds: float) -> None:
+        self._patience_or_raise()
+        if seconds > 0.0:
+            await asyncio.sleep(seconds * random.uniform(0.5, 1.0))
+
+    async def _wait_for_worker(self) -> None:
+        looking = any(worker.look_again.is_set() for worker in self._pool)
+        if self._fingerprint is None and not self._failures and not looking:
+            raise NoTarget("no target worker is ready")
+        self._patience_or_raise()
+        await self._pool.changed(0.25)
+
+    def _patience_or_raise(self) -> None:
+        """Patience is counted from the first failure since the last success."""
+        now = time.monotonic()
+        if self._give_up is None:
+            begun = self._fingerprint is not None
+            self._give_up = now + (self._patience.mid_stream if begun else self._patience.before_first_token)
+        if now < self._give_up:
+            return
+        last = self._failures[-1] if self._failures else None
+        if isinstance(last, Busy):
+            raise Overloaded("all target workers are busy", last.retry_after)
+        raise NoTarget(f"no target worker can go on: {last.message if last is not None else 'none is ready'}")

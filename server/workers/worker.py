@@ -1,0 +1,120 @@
+"""One worker as the gateway sees it: its client, what it said of itself, and whether it may be given work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from protocol.messages import ModelInfo, TokenizerInfo
+from server.adaptive.times import DraftTimes, StepTimes
+from server.workers.breaker import Breaker
+from server.workers.client import WorkerClient
+from server.workers.failures import Busy, Refused, SessionLost, WorkerFailure
+from server.workers.metrics import WorkerMetrics
+
+log = logging.getLogger(__name__)
+
+Role = Literal["target", "draft"]
+State = Literal["unknown", "ready", "down", "refused"]
+
+
+class Worker:
+    """`info` is what the worker said when it was last looked at; it may be given work while `state` is "ready".
+
+    `refused` means that it answers but must not be used (another vocabulary, another model): `detail` says why.
+    `streams` counts the requests that use it now; the times are those of all of them.
+    """
+
+    def __init__(self, role: Role, client: WorkerClient, breaker: Breaker, metrics: WorkerMetrics) -> None:
+        self.role: Role = role
+        self.client = client
+        self.breaker = breaker
+        self.info: ModelInfo | None = None
+        self.tokenizer: TokenizerInfo | None = None
+        self.state: State = "unknown"
+        self.detail = "not reached yet"
+        self.streams = 0
+        self.step_times = StepTimes(())
+        self.draft_times = DraftTimes(())
+        self.look_again = asyncio.Event()
+        self._metrics = metrics
+        metrics.watch_breaker(role, self.url, breaker)
+
+    @property
+    def url(self) -> str:
+        return self.client.url
+
+    @property
+    def usable(self) -> bool:
+        return self.state == "ready" and self.breaker.available
+
+    def introduce(self, info: ModelInfo) -> None:
+        """Take note of what it says of itself; what was measured of another model is forgotten."""
+        if info != self.info:
+            self.info = info
+            self.step_times = StepTimes(info.step_seconds)
+            self.draft_times = DraftTimes(info.step_seconds)
+
+    def set_state(self, state: State, detail: str) -> None:
+        if (state, detail) != (self.state, self.detail):
+            log.log(
+                logging.INFO if state == "ready" else logging.WARNING,
+                "%s worker %s is %s: %s",
+                self.role,
+                self.url,
+                state,
+                detail,
+            )
+        self.state, self.detail = state, detail
+        self._metrics.up.labels(self.role, self.url).set(state == "ready")
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Counts a stream on this worker."""
+        gauge = self._metrics.streams.labels(self.role, self.url)
+        self.streams += 1
+        gauge.set(self.streams)
+        try:
+            yield
+        finally:
+            self.streams -= 1
+            gauge.set(self.streams)
+
+    @contextmanager
+    def judged(self, proves: bool = True) -> Iterator[None]:
+        """Around a call that `breaker.allow` let through: its outcome counts for or against the worker.
+
+        `proves`: whether success says that the worker is well (reading a context says little about drafting).
+        """
+        try:
+            yield
+        except (Refused, Busy, SessionLost):
+            self.breaker.release()  # a proper answer, though not the one hoped for
+            raise
+        except WorkerFailure as failure:
+            self._failed(failure)
+            raise
+        except BaseException:
+            self.breaker.release()
+            raise
+        else:
+            if proves:
+                self.breaker.success()
+            else:
+                self.breaker.release()
+
+    def _failed(self, failure: WorkerFailure) -> None:
+        """Count it against the worker; one that could not be reached gets no work until it has been looked at."""
+        log.warning("%s worker %s failed (%s): %s", self.role, self.url, failure.reason, failure.message)
+        self.breaker.failure()
+        self.count(failure)
+        if failure.lost:
+            if self.state == "ready":
+                self.set_state("down", failure.message)
+            self.look_again.set()
+
+    def count(self, failure: WorkerFailure) -> None:
+        self._metrics.failures.labels(self.role, self.url, failure.reason).inc()
