@@ -1,0 +1,52 @@
+# make run: Tandem on this machine.  make test: every check.  make lint, make clean: what they say.
+# ARGS goes to `tandem up` (make run ARGS="--target Qwen2.5-3B-Instruct") or to pytest (make test ARGS="-k settings").
+
+SHELL := /bin/bash
+VENV ?= .venv
+BIN := $(VENV)/bin
+ARGS ?=
+# The first Python at hand that is new enough; PYTHON=… chooses another.
+PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
+	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
+
+.PHONY: run test lint clean
+.DELETE_ON_ERROR:
+
+run: $(VENV)/installed-worker
+	@exec $(BIN)/tandem up $(ARGS)
+
+test: lint
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/installed-test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# $(call install,EXTRAS): pip's own words go to a log, shown only if it fails.
+define install
+	@echo "Installing Tandem [$(1)] into $(VENV): minutes the first time, not again until pyproject.toml changes …"
+	@$(BIN)/python -m pip install --progress-bar off -e '.[$(1)]' >$(VENV)/install.log 2>&1 </dev/null \
+		|| { tail -n 20 $(VENV)/install.log; echo "The installation failed; its log: $(VENV)/install.log"; exit 1; }
+	@touch $@
+endef
+
+$(VENV)/installed-worker: pyproject.toml | $(BIN)/python
+	$(call install,worker)
+
+$(VENV)/installed-test: pyproject.toml | $(BIN)/python
+	$(call install,worker$(comma)test)
+	@touch $(VENV)/installed-worker
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then echo "Tandem needs Python 3.11 or newer, and none was found; name one: make PYTHON=/path/to/python"; exit 1; fi
+	@$(PYTHON) -c 'import sys; sys.exit(f"Tandem needs Python 3.11 or newer; this is {sys.version.split()[0]}" if sys.version_info < (3, 11) else 0)'
+	@echo "Making a virtual environment in $(VENV) …"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Python's venv module is missing or broken (Debian: apt install python3-venv)"; exit 1; }
+
+comma := ,

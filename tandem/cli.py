@@ -1,0 +1,141 @@
+"""The `tandem` command. Nothing heavy is imported until a command needs it, so that --help answers at once."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from pydantic import BaseModel
+
+from config.roles import DraftSettings, Role, ServeSettings, TargetSettings
+from config.settings import SettingsError, load, unknown_variables
+from tandem.lifeline import hold_on, is_child
+from tandem.options import ConfigFile, flags_of, with_flags
+from tandem.up_flags import UP_FLAGS, settings_for_up
+
+S = TypeVar("S", bound=BaseModel)
+
+app = typer.Typer(
+    name="tandem",
+    help="Speculative decoding as a service: draft on one machine, verify on another, the target model's own text.\n\n"
+    "Settings come from flags, then TANDEM_… variables, then a YAML file (--config or TANDEM_CONFIG).",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Run the command line; wrong settings end with code 2 and one line each."""
+    if is_child():  # of `tandem up`, which has warned already
+        hold_on()
+    else:
+        for warning in unknown_variables():
+            print(f"tandem: warning: {warning}", file=sys.stderr)
+    try:
+        app()
+    except SettingsError as error:
+        for line in str(error).splitlines():
+            print(f"tandem: wrong setting: {line}", file=sys.stderr)
+        sys.exit(2)
+
+
+@app.command()
+@with_flags(UP_FLAGS)
+def up(
+    given: dict[str, Any],
+    config: ConfigFile = None,
+    ready_timeout: Annotated[float, typer.Option(help="Seconds to wait until all three are ready.")] = 1800.0,
+    log_dir: Annotated[Path | None, typer.Option(help="Write each process's log to a file in this folder.")] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the processes' whole logs.")] = False,
+) -> None:
+    """Start gateway, draft worker and target worker on this machine, and stop all three with Ctrl-C.
+
+    --target and --draft take the bundled model's name, a Hugging Face id, a local folder or a GGUF file. A target
+    alone picks its draft and γ where the pair is a known one, prompt lookup otherwise.
+    """
+    settings = settings_for_up(given, config)
+    from tandem.up import run_up
+
+    sys.exit(run_up(settings, config=config, ready_timeout=ready_timeout, log_dir=log_dir, verbose=verbose))
+
+
+@app.command()
+@with_flags(flags_of("serve", ServeSettings, {}))
+def serve(given: dict[str, Any], config: ConfigFile = None) -> None:
+    """Start the gateway: the OpenAI-compatible API in front of a target worker and, if there is one, a draft worker."""
+    settings = _settings("serve", ServeSettings, given, config)
+    from tandem.services import run_gateway
+
+    run_gateway(settings)
+
+
+@app.command()
+@with_flags(flags_of("draft", DraftSettings, {"model": ("--draft",)}))
+def draft(given: dict[str, Any], config: ConfigFile = None) -> None:
+    """Start a draft worker: it proposes tokens, from a small model or by prompt lookup (`--model lookup`)."""
+    settings = _settings("draft", DraftSettings, given, config)
+    from tandem.services import run_draft_worker
+
+    run_draft_worker(settings)
+
+
+@app.command()
+@with_flags(flags_of("target", TargetSettings, {"model": ("--target",)}))
+def target(given: dict[str, Any], config: ConfigFile = None) -> None:
+    """Start a target worker: it verifies drafts, and its model's text is what comes out."""
+    settings = _settings("target", TargetSettings, given, config)
+    from tandem.services import run_target_worker
+
+    run_target_worker(settings)
+
+
+@app.command()
+def doctor(
+    config: ConfigFile = None,
+    url: Annotated[str | None, typer.Option(help="Gateway; by default where the settings say it listens.")] = None,
+    target_url: Annotated[str | None, typer.Option(help="Target worker; by default the gateway's first.")] = None,
+    draft_url: Annotated[str | None, typer.Option(help="Draft worker; by default the gateway's first.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="Key for the gateway; by default the first that is configured.")
+    ] = None,
+    max_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens to generate for each prompt.")] = 48,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that any one check may take.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Examine a running set-up: vocabulary, round trips, step times, acceptance, and whether speculation pays."""
+    settings = _settings("serve", ServeSettings, {}, config)
+    from tandem.doctor import run_doctor
+
+    sys.exit(
+        run_doctor(
+            settings,
+            url=url,
+            target_url=target_url,
+            draft_url=draft_url,
+            api_key=api_key,
+            max_tokens=max_tokens,
+            timeout=timeout,
+            as_json=as_json,
+        )
+    )
+
+
+@app.command()
+def version() -> None:
+    """Print Tandem's version."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed_version
+
+    try:
+        print(f"tandem {installed_version('tandem')}")
+    except PackageNotFoundError:
+        print("tandem, run from a source tree that is not installed")
+
+
+def _settings(role: Role, model: type[S], given: Mapping[str, Any], config: Path | None) -> S:
+    return load(role, model, flags=given, file=config).settings

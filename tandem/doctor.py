@@ -1,0 +1,199 @@
+"""`tandem doctor`: looks at a set-up, measures its parts, and says whether speculation pays there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from config.roles import ServeSettings
+from protocol.messages import ModelInfo
+from tandem.doctor_report import print_report
+from tandem.findings import PromptResult, Report
+from tandem.payoff import Costs, Yield, acceptance_of, judge
+from tandem.probes import Generation, Service, Unreachable
+from tandem.prompts import PROMPTS
+from tandem.up_flags import service_url
+
+_STEP_GAMMAS = (0, 1, 3, 7)
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """The three services, as far as there are addresses for them."""
+
+    gateway: Service
+    target: Service
+    draft: Service | None
+
+
+def run_doctor(
+    settings: ServeSettings,
+    *,
+    url: str | None,
+    target_url: str | None,
+    draft_url: str | None,
+    api_key: str | None,
+    max_tokens: int,
+    timeout: float,
+    as_json: bool,
+) -> int:
+    """Print the report. 0 where everything answers and fits together, 1 where not; a bad payoff is no fault."""
+    worker_token = settings.worker_token.get_secret_value() if settings.worker_token else None
+    key = api_key or next((key.get_secret_value() for key in settings.api_keys), None)
+    verify = str(settings.worker_ca_file) if settings.worker_ca_file else True
+    draft_address = draft_url or next(iter(settings.draft_urls), None)
+    with ExitStack() as stack:
+
+        def service(name: str, address: str, token: str | None, verify: str | bool = True) -> Service:
+            opened = Service(name, address, token, timeout, verify)
+            stack.callback(opened.close)
+            return opened
+
+        setup = Setup(
+            gateway=service("gateway", url or service_url(settings.host, settings.port), key),
+            target=service("target", target_url or settings.target_urls[0], worker_token, verify),
+            draft=service("draft", draft_address, worker_token, verify) if draft_address else None,
+        )
+        report = examine(setup, settings.draft_tokens, max_tokens)
+    if as_json:
+        print(report.as_json())
+    else:
+        print_report(report)
+    return 0 if report.healthy else 1
+
+
+def examine(setup: Setup, draft_tokens: int, max_tokens: int) -> Report:
+    """Every check that can be made; one that fails leaves those that need it out."""
+    report = Report(draft_tokens=draft_tokens)
+    target = _look_at_worker(report, setup.target)
+    draft = _look_at_worker(report, setup.draft) if setup.draft else None
+    if setup.draft is None:
+        report.add("draft", None, "no draft worker is configured: plain decoding")
+    is_served = _look_at_gateway(report, setup.gateway)
+    if target and draft and setup.draft:
+        _compare_vocabularies(report, setup.target, setup.draft, target, draft)
+        try:
+            report.costs = _measure(report, setup.target, setup.draft, draft_tokens)
+        except Unreachable as problem:
+            report.add("timing", False, str(problem))
+    if is_served and draft:
+        try:
+            report.prompts = list(_try_prompts(setup.gateway, draft_tokens, max_tokens))
+        except Unreachable as problem:
+            report.add("prompts", False, str(problem))
+    if report.costs:
+        for result in report.prompts:
+            report.verdicts[result.kind] = judge(
+                report.costs, Yield(result.acceptance_rate, result.coverage), draft_tokens
+            )
+    return report
+
+
+def _look_at_worker(report: Report, service: Service) -> ModelInfo | None:
+    try:
+        is_ready, detail = service.ready()
+        if not is_ready:
+            report.add(service.name, False, f"{service.url} is not ready: {detail}")
+            return None
+        info = service.model()
+        report.round_trips_ms[service.name] = service.round_trip_ms()
+    except Unreachable as problem:
+        report.add(service.name, False, str(problem))
+        return None
+    if info.role != service.name:
+        report.add(service.name, False, f"{service.url} is a {info.role} worker")
+        return None
+    report.add(
+        service.name, True, f"{service.url}: {info.id} on {info.engine}, {info.device}, {info.dtype or 'no model'}"
+    )
+    return info
+
+
+def _look_at_gateway(report: Report, gateway: Service) -> bool:
+    try:
+        is_ready, detail = gateway.ready()
+        report.round_trips_ms[gateway.name] = gateway.round_trip_ms()
+    except Unreachable as problem:
+        report.add(gateway.name, False, str(problem))
+        return False
+    report.add(gateway.name, is_ready, f"{gateway.url}: {detail}")
+    return is_ready
+
+
+def _compare_vocabularies(
+    report: Report, target_service: Service, draft_service: Service, target: ModelInfo, draft: ModelInfo
+) -> None:
+    from server.workers.vocabulary import differences, same_vocabulary, sizes
+
+    if target.vocabulary is None:
+        report.add("vocabulary", False, "the target reports no vocabulary")
+    elif draft.vocabulary is None:
+        report.add("vocabulary", True, f"{draft.id} drafts in the target's own ids")
+    elif same_vocabulary(target.vocabulary, draft.vocabulary):
+        report.add("vocabulary", True, f"one vocabulary of {target.vocabulary.size} tokens")
+    else:
+        try:
+            what = differences(target_service.tokenizer(), draft_service.tokenizer())
+        except Unreachable:
+            what = sizes(target.vocabulary, draft.vocabulary)
+        report.add("vocabulary", False, f"{draft.id} cannot draft for {target.id}: {what}")
+
+
+def _measure(report: Report, target: Service, draft: Service, draft_tokens: int) -> Costs:
+    """Step and draft times over a context that repeats itself, so that lookup too has a draft."""
+    tokenizer = Tokenizer.from_str(target.tokenizer().tokenizer_json)
+    token_ids = tokenizer.encode(PROMPTS["copying"] * 2, add_special_tokens=False).ids
+    gammas = sorted({*_STEP_GAMMAS, draft_tokens})
+    steps = tuple((gamma + 1, target.verify_ms(token_ids, gamma)) for gamma in gammas)
+    one, _ = draft.draft_ms(token_ids, 1)
+    many, length = draft.draft_ms(token_ids, draft_tokens)
+    a_token = max(0.0, (many - one) / (length - 1)) if length > 1 else one
+    return Costs(
+        steps=steps,
+        draft_call=max(0.0, one - a_token),
+        draft_token=a_token,
+        draft_round_trip=report.round_trips_ms[draft.name],
+        target_round_trip=report.round_trips_ms[target.name],
+    )
+
+
+def _try_prompts(gateway: Service, draft_tokens: int, max_tokens: int) -> Iterable[PromptResult]:
+    model = gateway.models()
+    for kind, prompt in PROMPTS.items():
+        body: dict[str, Any] = {
+            "model": model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+        }
+        plain = gateway.generate({**body, "speculative": {"enabled": False}})
+        # γ is held, so that what is measured is what the arithmetic is about; adaptation would turn bad drafts off.
+        held = {"draft_tokens": draft_tokens, "adaptive_speculation": False}
+        speculative = gateway.generate({**body, "speculative": held})
+        yield _compare(kind, plain, speculative, draft_tokens)
+
+
+def _compare(kind: str, plain: Generation, speculative: Generation, draft_tokens: int) -> PromptResult:
+    numbers = speculative.speculative
+    accepted, steps = numbers.get("num_accepted_draft_tokens", 0), numbers.get("num_spec_steps", 0)
+    # Every round emits one token of the target's own, but the last one where a stop token was accepted.
+    rounds = max(speculative.completion_tokens - accepted, steps, 1)
+    return PromptResult(
+        kind=kind,
+        plain=_rate(plain),
+        speculative=_rate(speculative),
+        acceptance_rate=acceptance_of(accepted, numbers.get("acceptance_histogram", []), draft_tokens),
+        acceptance_length=speculative.completion_tokens / rounds,
+        coverage=steps / rounds,
+        same_text=plain.text == speculative.text,
+    )
+
+
+def _rate(generation: Generation) -> float:
+    """Tokens a second after the first; 0 where everything came at once."""
+    seconds = generation.decode_seconds
+    return (generation.completion_tokens - 1) / seconds if seconds > 0 and generation.completion_tokens > 1 else 0.0

@@ -1,0 +1,149 @@
+"""Whether speculation pays: the arithmetic, free of any network. Times are milliseconds.
+
+A round drafts γ tokens, verifies them in one step of γ + 1 rows, and emits the accepted ones and one of the target's
+own (Leviathan et al. 2022, section 3.1). Plain decoding emits one token a step of one row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+MAX_DRAFT_TOKENS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What was measured. `steps` are (rows, ms) of the target's forward pass; round trips are one call's overhead.
+
+    `draft_call` is what a draft costs however short it is, `draft_token` what each token adds.
+    """
+
+    steps: tuple[tuple[int, float], ...]
+    draft_call: float
+    draft_token: float
+    draft_round_trip: float
+    target_round_trip: float
+
+    def step(self, rows: int) -> float:
+        """The target's step for a number of rows: between measurements by line, beyond them by the last one's slope."""
+        points = sorted(self.steps)
+        if not points:
+            raise ValueError("no step time was measured")
+        if len(points) == 1 or rows <= points[0][0]:
+            return points[0][1]
+        segments = list(pairwise(points))
+        (left, low), (right, high) = next((s for s in segments if rows <= s[1][0]), segments[-1])
+        return low + (high - low) * (rows - left) / (right - left)
+
+    def round(self, draft_tokens: int) -> float:
+        """One round with γ draft tokens."""
+        draft = self.draft_call + draft_tokens * self.draft_token
+        return draft + self.draft_round_trip + self.step(draft_tokens + 1) + self.target_round_trip
+
+
+@dataclass(frozen=True, slots=True)
+class Yield:
+    """What drafts bring.
+
+    `acceptance` (α) is the chance that a draft token is accepted given that those before it were; `coverage` the share
+    of rounds for which the drafter has a draft at all: a model always has one, lookup has not.
+    """
+
+    acceptance: float
+    coverage: float = 1.0
+
+    def tokens(self, draft_tokens: int) -> float:
+        """Expected tokens a round: 1 + α + α² + … + α^γ where there is a draft, 1 where there is none."""
+        drafted = sum(self.acceptance**position for position in range(draft_tokens + 1))
+        return self.coverage * drafted + (1 - self.coverage)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`speed_up` is expected tokens a second over plain decoding's; `reasons` is empty where it is above 1."""
+
+    draft_tokens: int
+    tokens_a_round: float
+    round_ms: float
+    plain_ms: float
+    speed_up: float
+    best_draft_tokens: int
+    best_speed_up: float
+    needed_tokens_a_round: float
+    reasons: tuple[str, ...]
+
+    @property
+    def pays(self) -> bool:
+        return self.speed_up > 1
+
+
+def acceptance_of(accepted: int, histogram: Sequence[int], draft_tokens: int) -> float:
+    """α from rounds: accepted tokens over tokens that were looked at, a round's first rejected one included.
+
+    `histogram[j]` counts the rounds that accepted exactly j; those that accepted all γ rejected nothing.
+    """
+    rejected = sum(histogram[:draft_tokens])
+    return accepted / (accepted + rejected) if accepted + rejected else 0.0
+
+
+def speed_up(costs: Costs, gains: Yield, draft_tokens: int) -> float:
+    """Expected tokens a second with γ draft tokens over plain decoding's."""
+    draft_only = costs.draft_call + costs.draft_round_trip
+    without_draft = draft_only + costs.step(1) + costs.target_round_trip
+    with_draft = costs.round(draft_tokens)
+    mean_round = gains.coverage * with_draft + (1 - gains.coverage) * without_draft
+    return gains.tokens(draft_tokens) * costs.step(1) / mean_round
+
+
+def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Verdict:
+    """The speed-up to expect, the γ that would be best, and where it does not pay: why."""
+    expected = speed_up(costs, gains, draft_tokens)
+    best = max(range(1, MAX_DRAFT_TOKENS + 1), key=lambda gamma: speed_up(costs, gains, gamma))
+    best_speed_up = speed_up(costs, gains, best)
+    plain = costs.step(1)
+    tokens = gains.tokens(draft_tokens)
+    return Verdict(
+        draft_tokens=draft_tokens,
+        tokens_a_round=tokens,
+        round_ms=tokens * plain / expected,
+        plain_ms=plain,
+        speed_up=expected,
+        best_draft_tokens=best,
+        best_speed_up=best_speed_up,
+        needed_tokens_a_round=tokens / expected,
+        reasons=() if expected > 1 else tuple(_reasons(costs, gains, draft_tokens)),
+    )
+
+
+def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
+    """Each part whose cost alone is to blame: without it, speculation would pay. All of them where none is alone."""
+    gamma, plain = draft_tokens, costs.step(1)
+    draft = costs.draft_call + gamma * costs.draft_token
+    trips = costs.draft_round_trip + costs.target_round_trip
+    extra = costs.step(gamma + 1) - plain
+    tokens = gains.tokens(gamma)
+    needed = tokens / speed_up(costs, gains, gamma)
+    flat = replace(costs, steps=((1, plain),))
+
+    def pays_with(costs: Costs = costs, gains: Yield = gains) -> bool:
+        return speed_up(costs, gains, gamma) > 1
+
+    slow_draft = f"the draft is too slow: {draft:.1f} ms for {gamma} tokens, where a target step takes {plain:.1f} ms"
+    few = (
+        f"too little is accepted: {tokens:.2f} tokens a round come out (acceptance {gains.acceptance:.0%}, a draft in "
+        f"{gains.coverage:.0%} of rounds), {needed:.2f} are needed"
+    )
+    far = f"the round trips are too long: {trips:.1f} ms a round, where a target step takes {plain:.1f} ms"
+    steep = f"verifying is too dear: {gamma + 1} rows take {extra:.1f} ms more than one row's {plain:.1f} ms"
+    blame = [
+        (pays_with(replace(costs, draft_call=0.0, draft_token=0.0)), slow_draft),
+        (pays_with(gains=Yield(1.0, 1.0)), few),
+        (pays_with(replace(costs, draft_round_trip=0.0, target_round_trip=0.0)), far),
+        (pays_with(flat), steep),
+    ]
+    alone = [reason for would_pay, reason in blame if would_pay]
+    if alone:
+        return alone
+    return ["no single part is to blame", *(reason for _, reason in blame)]

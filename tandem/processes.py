@@ -1,0 +1,124 @@
+"""Child processes of `tandem up`: started in sessions of their own, their logs read, stopped whatever happens."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from config.settings import LIFELINE_VARIABLE
+
+_TAIL_LINES = 20
+# A level as loggers print it, a Python traceback, or the interpreter's own complaint.
+_NOTABLE = re.compile(r"\b(WARNING|ERROR|CRITICAL|FATAL)\b|\"level\": ?\"(warning|error|critical)\"|^Traceback ", re.I)
+
+
+class Child:
+    """One started process. Its standard input is the lifeline: see tandem.lifeline."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        show: Callable[[str, str], None],
+        show_all: bool,
+        log_file: Path | None,
+    ) -> None:
+        """Starts `command`. Lines worth seeing (all of them with `show_all`) go to `show(name, line)`.
+
+        Raises OSError where the command or the log file cannot be had.
+        """
+        self.name = name
+        self._show = show
+        self._show_all = show_all
+        self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        self._log = log_file.open("a", encoding="utf-8", buffering=1) if log_file else None
+        # A session of its own: the terminal's Ctrl-C reaches `tandem up` alone, which stops each child once.
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**environment, LIFELINE_VARIABLE: "stdin", "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        self._reader = threading.Thread(target=self._read_log, name=f"log of {name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def exit_code(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        return self._process.poll()
+
+    def obituary(self) -> str:
+        """Why it ended, in a sentence and its last log lines."""
+        self._reader.join(timeout=2)
+        code = self._process.returncode
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        lines = "".join(f"\n  {self.name} | {line}" for line in self._tail)
+        return f"the {self.name} process {how}." + (f" Its last words:{lines}" if lines else " It said nothing.")
+
+    def send(self, signal_number: int) -> None:
+        """To its whole process group, engine processes included; one that has ended already is left alone."""
+        try:
+            os.killpg(self._process.pid, signal_number)
+        except (ProcessLookupError, PermissionError):
+            return  # nothing of the group is left (macOS answers EPERM for a group of zombies)
+
+    def wait(self, timeout: float) -> bool:
+        """Whether it ended within `timeout` seconds."""
+        try:
+            self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Release the lifeline and the log."""
+        if self._process.stdin:
+            self._process.stdin.close()
+        self._reader.join(timeout=2)
+        if self._log:
+            self._log.close()
+
+    def _read_log(self) -> None:
+        assert self._process.stdout is not None
+        in_traceback = False
+        for raw in self._process.stdout:
+            line = raw.rstrip("\n")
+            self._tail.append(line)
+            if self._log:
+                self._log.write(raw)
+            in_traceback = line.startswith("Traceback ") or (in_traceback and line.startswith(" "))
+            if self._show_all or in_traceback or _NOTABLE.search(line):
+                self._show(self.name, line)
+
+
+def stop_all(children: Sequence[Child], grace_seconds: float, hurry: threading.Event) -> None:
+    """One after the other SIGTERM and a bounded wait, all within `grace_seconds`; then SIGKILL to what is left.
+
+    `hurry` cuts the waits short.
+    """
+    deadline = time.monotonic() + grace_seconds
+    for child in children:
+        child.send(signal.SIGTERM)
+        while not child.wait(0.1) and time.monotonic() < deadline and not hurry.is_set():
+            pass
+    for child in children:
+        child.send(signal.SIGKILL)  # also to what the process left behind in its group
+        child.wait(5)
+        child.close()

@@ -1,0 +1,43 @@
+"""What `tandem up` shows while its processes get ready: a live line each, or plain lines where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import Progress as Bars
+from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+
+class Progress:
+    """One state a service. `note` prints a log line beside it at any time, from any thread."""
+
+    def __init__(self, console: Console, names: Iterable[str]) -> None:
+        self._console = console
+        self._states = dict.fromkeys(names, "")
+        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.fields[name]:8}"), TimeElapsedColumn())
+        self._bars = Bars(*columns, TextColumn("{task.fields[state]}", markup=False), console=console, transient=True)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            for name in self._states:
+                self._tasks[name] = self._bars.add_task("", total=1, name=name, state="starting")
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
+
+    def show(self, name: str, state: str, *, done: bool = False) -> None:
+        if name in self._tasks:
+            self._bars.update(self._tasks[name], state=state, completed=int(done))
+        elif state != self._states[name]:
+            self._console.print(f"{name:8} {state}", markup=False)
+        self._states[name] = state
+
+    def note(self, name: str, line: str) -> None:
+        self._console.print(f"{name:8}| {line}", markup=False, soft_wrap=True)

@@ -1,0 +1,157 @@
+"""Starts several processes, waits until each is ready, watches them, and stops them all together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import httpx
+from rich.console import Console
+
+from tandem.processes import Child, stop_all
+from tandem.progress import Progress
+from tandem.up_flags import service_url
+
+POLL_SECONDS = 0.2
+GRACE_SECONDS = 15.0
+SAME_SIGNAL_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One process to run and where it answers /ready; `port_flag` is the flag that moves it elsewhere."""
+
+    label: str
+    host: str
+    port: int
+    port_flag: str
+    command: tuple[str, ...]
+
+
+class Failure(Exception):
+    """The set cannot run (on); the message says why."""
+
+
+class Supervisor:
+    def __init__(
+        self,
+        services: Sequence[Service],
+        console: Console,
+        *,
+        log_dir: Path | None = None,
+        show_all: bool = False,
+        grace_seconds: float = GRACE_SECONDS,
+    ) -> None:
+        self._services = services
+        self._console = console
+        self._log_dir = log_dir
+        self._show_all = show_all
+        self._grace_seconds = grace_seconds
+        self._progress = Progress(console, [service.label for service in services])
+        self._children: list[Child] = []
+        self._stop = threading.Event()
+        self._hurry = threading.Event()
+        self._stopped_at = 0.0
+
+    def run(self, ready_timeout: float, announce: Callable[[], None]) -> int:
+        """Until SIGINT, SIGTERM, SIGHUP (0: a wanted end) or a process's death (1). `announce` is called once ready."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._on_signal)
+        try:
+            self._start()
+            if self._until_ready(ready_timeout):
+                announce()
+                while not self._stop.wait(POLL_SECONDS):
+                    self._check_alive()
+            self._console.print("Stopping …")
+            return 0
+        except (Failure, OSError) as error:
+            self._console.print(f"tandem: {error}", markup=False, soft_wrap=True)
+            return 1
+        finally:
+            # The gateway, started last, first: running requests end while their workers still live.
+            stop_all(self._children[::-1], self._grace_seconds, self._hurry)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        """The first signal stops the set; one that comes later stops waiting for it.
+
+        Not one that comes at once: `make` passes on a signal that its process group, so this process, got already.
+        """
+        if self._stop.is_set() and time.monotonic() - self._stopped_at > SAME_SIGNAL_SECONDS:
+            self._hurry.set()
+        if not self._stop.is_set():
+            self._stopped_at = time.monotonic()
+            self._stop.set()
+
+    def _start(self) -> None:
+        for service in self._services:
+            refuse_taken_port(service)
+        if self._log_dir:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+        for service in self._services:
+            log_file = self._log_dir / f"{service.label}.log" if self._log_dir else None
+            child = Child(
+                service.label,
+                service.command,
+                environment=os.environ,
+                show=self._progress.note,
+                show_all=self._show_all,
+                log_file=log_file,
+            )
+            self._children.append(child)
+
+    def _until_ready(self, timeout: float) -> bool:
+        """True once all are ready, False where a signal came first."""
+        deadline = time.monotonic() + timeout
+        waiting = {service.label: service for service in self._services}
+        with self._progress, httpx.Client(timeout=2.0, trust_env=False) as client:
+            while waiting and not self._stop.wait(POLL_SECONDS):
+                self._check_alive()
+                if time.monotonic() > deadline:
+                    raise Failure(f"not ready after {timeout:g} seconds: {', '.join(waiting)}")
+                for label, service in list(waiting.items()):
+                    is_ready, detail = readiness(client, service)
+                    self._progress.show(label, "ready" if is_ready else detail, done=is_ready)
+                    if is_ready:
+                        del waiting[label]
+        return not waiting
+
+    def _check_alive(self) -> None:
+        for child in self._children:
+            if child.exit_code() is not None:
+                raise Failure(child.obituary())
+
+
+def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
+    """Whether it is ready, and what it says it is doing if not."""
+    try:
+        answer = client.get(f"{service_url(service.host, service.port)}/ready")
+    except httpx.HTTPError:
+        return False, "starting"
+    if answer.status_code == 200:
+        return True, "ready"
+    try:
+        return False, str(answer.json()["detail"])
+    except (ValueError, LookupError, TypeError):
+        return False, f"not ready (HTTP {answer.status_code})"
+
+
+def refuse_taken_port(service: Service) -> None:
+    """Raises Failure before anything is loaded where the port cannot be had."""
+    family = socket.AF_INET6 if ":" in service.host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((service.host, service.port))
+        except OSError as error:
+            raise Failure(
+                f"port {service.port} on {service.host}, for the {service.label}, cannot be used "
+                f"({error.strerror}): free it, or choose another with {service.port_flag}"
+            ) from None

@@ -1,0 +1,76 @@
+"""`tandem up`: gateway, draft worker and target worker on this machine, started, watched and stopped together."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+
+from config.roles import Role
+from tandem.supervisor import Service, Supervisor
+from tandem.up_flags import UpSettings, service_url
+
+_LABELS: dict[Role, str] = {"target": "target", "draft": "draft", "serve": "gateway"}
+
+
+def run_up(
+    settings: UpSettings, *, config: Path | None, ready_timeout: float, log_dir: Path | None, verbose: bool
+) -> int:
+    """Run until Ctrl-C, SIGTERM or the death of a process. The exit code: 0 where it was asked to stop."""
+    console = Console(stderr=True, highlight=False)
+    target, draft = settings.target.model, settings.draft.model
+    console.print(f"Tandem: target {target}, draft {draft}, γ {settings.serve.draft_tokens}", markup=False)
+    supervisor = Supervisor(services(settings, config), console, log_dir=log_dir, show_all=verbose)
+    return supervisor.run(ready_timeout, lambda: announce(settings))
+
+
+def services(settings: UpSettings, config: Path | None) -> list[Service]:
+    """The three processes, workers first."""
+    file = ["--config", str(config)] if config else []
+
+    def service(role: Role, host: str, port: int, port_flag: str) -> Service:
+        command = (sys.executable, "-m", "tandem", role, *settings.arguments[role], *file)
+        return Service(_LABELS[role], host, port, port_flag, command)
+
+    return [
+        service("target", settings.target.host, settings.target.port, "--target-port"),
+        service("draft", settings.draft.host, settings.draft.port, "--draft-port"),
+        service("serve", settings.serve.host, settings.serve.port, "--port"),
+    ]
+
+
+def announce(settings: UpSettings) -> None:
+    """Say where it is and how to try it."""
+    gateway = service_url(settings.serve.host, settings.serve.port)
+    key = next((key.get_secret_value() for key in settings.serve.api_keys), None)
+    has_keys = key is not None or settings.serve.api_key_file is not None
+    model = served_model(gateway, key) or settings.target.model
+    print(f"\nTandem is ready: {gateway}/v1\n\n{curl(gateway, model, has_keys)}\n\nCtrl-C stops it.", flush=True)
+
+
+def served_model(gateway: str, key: str | None) -> str | None:
+    """The name that clients use for the model; None where the gateway would not say."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    try:
+        answer = httpx.get(f"{gateway}/v1/models", headers=headers, timeout=5, trust_env=False).raise_for_status()
+        return str(answer.json()["data"][0]["id"])
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        return None
+
+
+def curl(gateway: str, model: str, has_keys: bool) -> str:
+    """A command that works when pasted. The key itself is left to a variable."""
+    body = {
+        "model": model,
+        "messages": [{"role": "user", "content": "Name the planets of the solar system."}],
+        "max_tokens": 64,
+    }
+    key = ' -H "Authorization: Bearer $TANDEM_API_KEY"' if has_keys else ""
+    return (
+        f"curl {gateway}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
+        f"  -d {shlex.quote(json.dumps(body))}"
+    )

@@ -1,0 +1,102 @@
+"""The flags of `tandem up`, and how they, the pair and the other settings become three services' settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
+
+from config.pairs import LOOKUP, full_id, pair_for
+from config.roles import ROLES, DraftSettings, Role, ServeSettings, TargetSettings
+from config.settings import Loaded, load
+from tandem.cores import available_cores
+from tandem.options import Flag
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def _flag(name: str, *sets: tuple[Role, str], default: str | None = None) -> Flag:
+    role, field = sets[0]
+    return Flag(name, sets, ROLES[role].model_fields[field], default=default)
+
+
+UP_FLAGS = [
+    _flag("--target", ("target", "model")),
+    _flag("--draft", ("draft", "model"), default="the target's pair, else lookup"),
+    _flag("--draft-tokens", ("serve", "draft_tokens"), default="the pair's, else 5"),
+    _flag("--strategy", ("target", "strategy")),
+    _flag("--device", ("target", "device"), ("draft", "device")),
+    _flag("--dtype", ("target", "dtype"), ("draft", "dtype")),
+    _flag("--batch-invariant", ("target", "batch_invariant"), ("draft", "batch_invariant")),
+    _flag("--target-threads", ("target", "threads")),
+    _flag("--draft-threads", ("draft", "threads"), default="1 for lookup, else half the cores"),
+    _flag("--host", ("serve", "host")),
+    _flag("--port", ("serve", "port")),
+    _flag("--draft-port", ("draft", "port")),
+    _flag("--target-port", ("target", "port")),
+    _flag("--log-level", ("serve", "log_level"), ("target", "log_level"), ("draft", "log_level")),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class UpSettings:
+    """The three services' settings, and for each the flags that make a child process arrive at the same ones."""
+
+    serve: ServeSettings
+    draft: DraftSettings
+    target: TargetSettings
+    arguments: dict[Role, list[str]]
+
+
+def settings_for_up(given: Mapping[str, Any], file: Path | None) -> UpSettings:
+    """What the three processes are to run with. Raises SettingsError."""
+    flags: dict[Role, dict[str, Any]] = {"serve": {}, "draft": {}, "target": {}}
+    names: dict[Role, dict[str, str]] = {"serve": {}, "draft": {}, "target": {}}
+    for flag in UP_FLAGS:
+        for role, field in flag.sets:
+            names[role][field] = flag.name
+            if flag.parameter in given:
+                flags[role][field] = given[flag.parameter]
+
+    def load_role(role: Role, model: type[S]) -> Loaded[S]:
+        return load(role, model, flags=flags[role], flag_names=names[role], file=file)
+
+    target = load_role("target", TargetSettings).settings
+    flags["target"]["model"] = full_id(target.model)
+    target = target.model_copy(update={"model": flags["target"]["model"]})
+
+    pair = pair_for(target.model)
+    draft = load_role("draft", DraftSettings)
+    flags["draft"]["model"] = full_id(draft.settings.model) if "model" in draft.origins else pair.draft
+    if "threads" not in draft.origins:
+        is_lookup = flags["draft"]["model"] == LOOKUP
+        flags["draft"]["threads"] = "1" if is_lookup else str(max(1, available_cores() // 2))
+    draft_settings = load_role("draft", DraftSettings).settings
+
+    flags["serve"]["target_urls"] = service_url(target.host, target.port)
+    flags["serve"]["draft_urls"] = service_url(draft_settings.host, draft_settings.port)
+    if "draft_tokens" not in load_role("serve", ServeSettings).origins:
+        flags["serve"]["draft_tokens"] = str(pair.draft_tokens)
+    serve = load_role("serve", ServeSettings).settings
+    arguments = {role: _arguments(values) for role, values in flags.items()}
+    return UpSettings(serve=serve, draft=draft_settings, target=target, arguments=arguments)
+
+
+def service_url(host: str, port: int) -> str:
+    """Where a service that listens on `host` is reached from this machine."""
+    reached = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
+
+
+def _arguments(values: Mapping[str, Any]) -> list[str]:
+    arguments = []
+    for field, value in values.items():
+        name = field.replace("_", "-")
+        if isinstance(value, bool):
+            arguments.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            arguments.extend([f"--{name}", str(value)])
+    return arguments

@@ -1,0 +1,124 @@
+"""The doctor's arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tandem.payoff import Costs, Yield, acceptance_of, judge, speed_up
+
+# A good set-up: a step hardly grows with its rows, and drafts are cheap.
+GOOD = Costs(steps=((1, 30.0), (6, 33.0)), draft_call=1.0, draft_token=1.0, draft_round_trip=0.5, target_round_trip=0.5)
+
+
+def test_a_round_by_hand() -> None:
+    assert GOOD.round(5) == pytest.approx(1 + 5 * 1 + 0.5 + 33 + 0.5)
+    verdict = judge(GOOD, Yield(0.5), 5)
+    assert verdict.tokens_a_round == pytest.approx(1 + 0.5 + 0.25 + 0.125 + 0.0625 + 0.03125)
+    assert verdict.speed_up == pytest.approx(1.96875 * 30 / 40)
+    assert verdict.round_ms == pytest.approx(40)
+    assert verdict.needed_tokens_a_round == pytest.approx(40 / 30)
+    assert verdict.pays
+    assert verdict.reasons == ()
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"), [(1, 10.0), (2, 12.0), (3, 14.0), (5, 20.0), (7, 26.0), (9, 32.0), (0, 10.0)]
+)
+def test_steps_between_and_beyond_what_was_measured(rows: int, expected: float) -> None:
+    costs = replace(GOOD, steps=((7, 26.0), (1, 10.0), (3, 14.0)))
+    assert costs.step(rows) == pytest.approx(expected)
+
+
+def test_one_measured_step_holds_for_all() -> None:
+    assert replace(GOOD, steps=((1, 7.0),)).step(9) == 7.0
+    with pytest.raises(ValueError, match="no step time"):
+        replace(GOOD, steps=()).step(1)
+
+
+def test_rounds_without_a_draft_cost_less_and_bring_one_token() -> None:
+    nothing_found = speed_up(GOOD, Yield(1.0, coverage=0.0), 5)
+    assert nothing_found == pytest.approx(30 / (1 + 0.5 + 30 + 0.5))
+
+
+def test_acceptance_counts_the_first_rejected_token_of_a_round() -> None:
+    # Rounds with 0, 0, 2 and 3 (all) of γ = 3 accepted: 5 accepted, 3 rejected.
+    assert acceptance_of(5, [2, 0, 1, 1], 3) == pytest.approx(5 / 8)
+    assert acceptance_of(0, [], 3) == 0.0
+    assert acceptance_of(6, [0, 0, 0, 2], 3) == 1.0
+
+
+def only_reason(costs: Costs, gains: Yield, draft_tokens: int = 5) -> str:
+    verdict = judge(costs, gains, draft_tokens)
+    assert not verdict.pays
+    [reason] = verdict.reasons
+    return reason
+
+
+def test_a_slow_draft_is_blamed() -> None:
+    costs = replace(GOOD, draft_token=30.0)
+    assert only_reason(costs, Yield(0.5)).startswith("the draft is too slow: 151.0 ms for 5 tokens")
+
+
+def test_low_acceptance_is_blamed() -> None:
+    assert only_reason(GOOD, Yield(0.05)).startswith("too little is accepted: 1.05 tokens a round")
+    assert only_reason(GOOD, Yield(0.9, coverage=0.005)).startswith("too little is accepted")
+
+
+def test_long_round_trips_are_blamed() -> None:
+    costs = replace(GOOD, draft_round_trip=80.0, target_round_trip=80.0)
+    assert only_reason(costs, Yield(0.5)).startswith("the round trips are too long: 160.0 ms a round")
+
+
+def test_dear_verification_is_blamed() -> None:
+    costs = replace(GOOD, steps=((1, 30.0), (6, 180.0)))
+    assert only_reason(costs, Yield(0.6)).startswith("verifying is too dear: 6 rows take 150.0 ms more")
+
+
+def test_where_no_single_part_is_to_blame_all_are_told() -> None:
+    costs = Costs(((1, 10.0), (6, 100.0)), 50.0, 20.0, 60.0, 60.0)
+    verdict = judge(costs, Yield(0.1), 5)
+    assert verdict.reasons[0] == "no single part is to blame"
+    assert len(verdict.reasons) == 5
+
+
+def test_a_better_gamma_is_found() -> None:
+    verdict = judge(GOOD, Yield(0.95), 1)
+    assert verdict.best_draft_tokens > 5
+    assert verdict.best_speed_up > verdict.speed_up
+    assert judge(replace(GOOD, draft_token=20.0), Yield(0.5), 5).best_draft_tokens == 1
+
+
+milliseconds = st.floats(0.01, 1000.0)
+
+
+@given(
+    step=milliseconds,
+    growth=milliseconds,
+    call=milliseconds,
+    token=milliseconds,
+    trip=milliseconds,
+    acceptance=st.floats(0, 1),
+    coverage=st.floats(0, 1),
+    gamma=st.integers(1, 16),
+)
+def test_a_verdict_is_consistent(
+    step: float,
+    growth: float,
+    call: float,
+    token: float,
+    trip: float,
+    acceptance: float,
+    coverage: float,
+    gamma: int,
+) -> None:
+    costs = Costs(((1, step), (gamma + 1, step + growth)), call, token, trip, trip)
+    verdict = judge(costs, Yield(acceptance, coverage), gamma)
+    assert verdict.pays == (verdict.reasons == ())
+    assert 1 <= verdict.tokens_a_round <= gamma + 1
+    assert verdict.pays == (verdict.tokens_a_round > verdict.needed_tokens_a_round)
+    assert verdict.best_speed_up >= verdict.speed_up
+    assert speed_up(replace(costs, draft_token=0.0), Yield(acceptance, coverage), gamma) >= verdict.speed_up

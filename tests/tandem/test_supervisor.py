@@ -1,0 +1,167 @@
+"""Real processes: started, watched, and stopped together whatever happens."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+WAIT = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Up:
+    """A running Supervisor over stand-ins, one for each mode."""
+
+    def __init__(self, *modes: str, ready_timeout: float = WAIT, grace: float = 5.0, ports: list[int] | None = None):
+        self.ports = ports or [free_port() for _ in modes]
+        names = ("target", "draft", "gateway")
+        specs = [f"{name}:{port}:{mode}" for name, port, mode in zip(names, self.ports, modes, strict=False)]
+        self.process = subprocess.Popen(
+            [sys.executable, str(HERE / "supervise.py"), str(ready_timeout), str(grace), *specs],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+        )
+        self.family: list[psutil.Process] = []
+
+    def until_announced(self) -> None:
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == "announced\n"
+        self.family = psutil.Process(self.process.pid).children(recursive=True)
+
+    def child(self, name: str) -> psutil.Process:
+        port = str(self.ports[("target", "draft", "gateway").index(name)])
+        return next(process for process in self.family if port in process.cmdline())
+
+    def finish(self) -> tuple[int, str]:
+        """The exit code and what it said on stderr."""
+        _, said = self.process.communicate(timeout=WAIT)
+        return self.process.returncode, said
+
+    def assert_nothing_is_left(self) -> None:
+        deadline = time.monotonic() + WAIT
+        while alive := [process for process in self.family if is_alive(process)]:
+            assert time.monotonic() < deadline, f"left behind: {alive}"
+            time.sleep(0.05)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+@pytest.fixture
+def started() -> Iterator[list[Up]]:
+    ups: list[Up] = []
+    yield ups
+    for up in ups:
+        up.process.kill()
+        up.process.communicate(timeout=WAIT)
+        up.assert_nothing_is_left()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_stops_all_and_leaves_nothing(started: list[Up], number: signal.Signals) -> None:
+    up = Up("ready", "ready", "ready")
+    started.append(up)
+    up.until_announced()
+    assert len(up.family) == 3
+    up.process.send_signal(number)
+    code, said = up.finish()
+    assert code == 0
+    up.assert_nothing_is_left()
+    assert "loud line" in said
+    assert "quiet line" not in said
+
+
+def test_kill_9_leaves_nothing_not_even_a_childs_child(started: list[Up]) -> None:
+    up = Up("family", "ready", "ready")
+    started.append(up)
+    up.until_announced()
+    assert len(up.family) == 4
+    up.process.kill()
+    up.assert_nothing_is_left()
+
+
+def test_a_child_that_dies_while_loading_is_named_with_its_reason(started: list[Up]) -> None:
+    up = Up("loading", "dies", "loading")
+    started.append(up)
+    code, said = up.finish()
+    assert code == 1
+    assert "the draft process ended with exit code 3" in said
+    assert "no such model: nowhere" in said
+
+
+def test_a_child_that_is_killed_later_ends_the_others(started: list[Up]) -> None:
+    up = Up("ready", "ready", "ready")
+    started.append(up)
+    up.until_announced()
+    up.child("target").kill()
+    code, said = up.finish()
+    assert code == 1
+    assert "the target process was killed by SIGKILL" in said
+    up.assert_nothing_is_left()
+
+
+def test_a_stubborn_child_is_killed_after_the_grace(started: list[Up]) -> None:
+    up = Up("stubborn", "ready", grace=0.5)
+    started.append(up)
+    up.until_announced()
+    up.process.send_signal(signal.SIGINT)
+    assert up.finish()[0] == 0
+    up.assert_nothing_is_left()
+
+
+def test_a_second_signal_does_not_wait_for_the_grace(started: list[Up]) -> None:
+    up = Up("stubborn", grace=3600.0)
+    started.append(up)
+    up.until_announced()
+    # As often as it takes: a second signal right after the first counts as the same one.
+    deadline = time.monotonic() + WAIT
+    while up.process.poll() is None and time.monotonic() < deadline:
+        up.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+    assert up.finish()[0] == 0
+
+
+def test_what_does_not_get_ready_is_named(started: list[Up]) -> None:
+    up = Up("loading", "ready", ready_timeout=3.0)
+    started.append(up)
+    code, said = up.finish()
+    assert code == 1
+    assert "reading weights" in said
+    assert "not ready after 3 seconds: target" in said
+    up.assert_nothing_is_left()
+
+
+def test_a_taken_port_is_refused_before_anything_starts(started: list[Up]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = int(taken.getsockname()[1])
+        up = Up("ready", "ready", ports=[free_port(), port])
+        started.append(up)
+        code, said = up.finish()
+    assert code == 1
+    assert f"port {port} on 127.0.0.1, for the draft" in said
+    assert "--draft-port" in said
+    assert "loud line" not in said, "something was started"
