@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -80,16 +80,31 @@ class Client:
             self._model = str(self._get("/v1/models").json()["data"][0]["id"])
         return self._model
 
-    def chat(self, content: str | list[dict[str, str]], *, stream: bool = False, **options: Any) -> Answer:
-        """One chat completion of a user's message (or of whole messages)."""
+    def chat(
+        self,
+        content: str | list[dict[str, str]],
+        *,
+        stream: bool = False,
+        during: Callable[[int], None] = lambda chunks: None,
+        **options: Any,
+    ) -> Answer:
+        """One chat completion of a user's message (or of whole messages).
+
+        While a stream is read, `during` is called after each chunk with tokens, with the number of those so far.
+        """
         messages = [{"role": "user", "content": content}] if isinstance(content, str) else content
         body = {"model": self.model, "messages": messages, **options}
-        return self._stream("/v1/chat/completions", body) if stream else self._whole("/v1/chat/completions", body)
+        path = "/v1/chat/completions"
+        return self._stream(path, body, during) if stream else self._whole(path, body)
 
     def complete(self, prompt: str | list[int], *, stream: bool = False, **options: Any) -> Answer:
         """One text completion."""
         body = {"model": self.model, "prompt": prompt, **options}
-        return self._stream("/v1/completions", body) if stream else self._whole("/v1/completions", body)
+        return (
+            self._stream("/v1/completions", body, lambda chunks: None)
+            if stream
+            else self._whole("/v1/completions", body)
+        )
 
     def metrics(self, url: str | None = None) -> dict[str, float]:
         """The samples of a /metrics page, labels as Prometheus writes them: 'name{a="b"}' → value."""
@@ -135,7 +150,7 @@ class Client:
             tandem=found.get("tandem"),
         )
 
-    def _stream(self, path: str, body: Mapping[str, Any]) -> Answer:
+    def _stream(self, path: str, body: Mapping[str, Any], during: Callable[[int], None]) -> Answer:
         body = {**body, "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": True}}
         read = _Reading()
         began = time.perf_counter()
@@ -145,7 +160,10 @@ class Client:
                 raise ApiFailure(answer.status_code, _json(answer))
             for line in answer.iter_lines():
                 if line.startswith("data: "):
+                    chunks = len(read.arrivals)
                     read.event(line.removeprefix("data: "), time.perf_counter() - began)
+                    if len(read.arrivals) > chunks:
+                        during(len(read.arrivals))
         return read.answer(time.perf_counter() - began)
 
 

@@ -26,6 +26,7 @@ from benchmarks.client import Answer, Client
 from benchmarks.models import bundled, truncated
 from benchmarks.processes import Stack
 from benchmarks.prompts import SHORT
+from benchmarks.stacks import BITWISE, Services, speculative, start
 
 MAX_TOKENS = 32
 SEED = 20_221
@@ -33,7 +34,7 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "temperature": (0.0, 0.3, 0.7, 1.0, 1.5),
     "top_p": (1.0, 0.9),
     "penalties": (False, True),
-    "drafter": ("none", "lookup", "model", "wrong"),
+    "drafter": ("none", "lookup", "model", "scripted"),
     "draft_tokens": (1, 3, 8),
     "candidates": (1, 3),
     "adaptive": (False, True),
@@ -58,14 +59,7 @@ class Cell:
 
     @property
     def speculative(self) -> dict[str, Any]:
-        if self.drafter == "none":
-            return {"enabled": False}
-        return {
-            "draft_model": self.drafter,
-            "draft_tokens": self.draft_tokens,
-            "num_candidates": self.candidates,
-            "adaptive_speculation": self.adaptive,
-        }
+        return speculative(self.drafter, self.draft_tokens, self.candidates, self.adaptive)
 
     @property
     def name(self) -> str:
@@ -112,21 +106,12 @@ def _pairs(settings: dict[str, Any]) -> set[Pair]:
 
 
 @contextmanager
-def running() -> Iterator[Stack]:
+def running() -> Iterator[Services]:
     """The bundled model in bitwise mode, and a gateway that knows each of the drafters by its name in FACTORS."""
     model = bundled()
     with Stack() as stack:
-        shared: dict[str, Any] = {"batch_invariant": True, "dtype": "float32", "context_length": 1024}
-        target = stack.target(model, slots=8, **shared)
-        drafters = {
-            "lookup": stack.draft("lookup", "draft-lookup"),
-            "model": stack.draft(truncated(model), "draft-model", slots=8, **shared),
-            "wrong": stack.module("draft-wrong", "benchmarks.scripted_draft", "--vocabulary", "49000"),
-        }
-        pools = {name: [process.url] for name, process in drafters.items()}
-        stack.gateway([target.url], [drafters["lookup"].url], draft_pools=pools, draft_model="lookup")
-        stack.wait_ready()
-        yield stack
+        workers = {**BITWISE, "slots": 8, "context_length": 1024}
+        yield start(stack, model, truncated(model), vocabulary=49_000, worker_settings=workers)
 
 
 def ask(client: Client, cell: Cell, prompt: str) -> Answer:
@@ -170,8 +155,9 @@ def main() -> None:
     options = parser.parse_args()
     cells = covering_array()[: options.cells]
     until = time.monotonic() + 60 * options.max_minutes
-    with running() as stack, Client(stack.processes[-1].url, timeout=600) as client:
-        target = httpx.get(f"{stack.processes[0].url}/v1/model", trust_env=False).json()["fingerprint"]
+    with running() as services:
+        client = services.client
+        target = httpx.get(f"{services.target.url}/v1/model", trust_env=False).json()["fingerprint"]
         found = report.read("equality")
         if options.again or found.get("target") != target:
             found = {"target": target, "cells": {}}
