@@ -1,4 +1,4 @@
-"""Real processes, started once a session: the tiny model for breadth, the bundled one for truth. All in bitwise mode."""
+"""Real processes in bitwise mode, started once a session: the tiny model for breadth, the bundled one for truth."""
 
 from __future__ import annotations
 

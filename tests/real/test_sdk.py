@@ -28,8 +28,9 @@ def expected(tiny: Services, sdk: openai.OpenAI) -> str:
     answer = sdk.chat.completions.create(
         model=tiny.client.model, messages=MESSAGES, extra_body=NO_SPECULATION, **OPTIONS
     )
-    assert answer.choices[0].message.content
-    return answer.choices[0].message.content
+    text: str = answer.choices[0].message.content
+    assert text
+    return text
 
 
 def test_models(tiny: Services, sdk: openai.OpenAI) -> None:
@@ -63,7 +64,8 @@ def test_async_and_at_once(tiny: Services, expected: str) -> None:
 
             async def whole() -> str | None:
                 answer = await sdk.chat.completions.create(model=tiny.client.model, messages=MESSAGES, **OPTIONS)
-                return answer.choices[0].message.content
+                text: str | None = answer.choices[0].message.content
+                return text
 
             async def streamed() -> str:
                 stream = await sdk.chat.completions.create(
