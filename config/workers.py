@@ -52,14 +52,13 @@ class WorkerConfig(BaseModel):
         default=30_000, ge=1, description="how long a reader of a stream may leave it unread before it is stopped"
     )
     body_limit_bytes: int = Field(
-        default=16_777_216, ge=1_024, le=2**31, description="largest request body; a larger one gets a 413"
+        default=8_388_608, ge=1_024, le=2**31, description="largest request body; a larger one gets a 413"
     )
     body_timeout_ms: Milliseconds = Field(
         default=30_000, ge=1, description="how long a request body may take to arrive"
     )
     drain_timeout_ms: Milliseconds = Field(default=10_000, description="how long running work may take at shutdown")
     worker_token: SecretStr | None = Field(default=None, description="bearer token that callers of /v1 must send")
-    trust_remote_code: bool = Field(default=False, description="run Python code that comes with a model's files")
     allow_pickle_weights: bool = Field(
         default=False, description="load weights that torch pickled, which can run code, where a model has no others"
     )

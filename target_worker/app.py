@@ -26,6 +26,7 @@ from target_worker.service import TargetService
 from worker.batch import parse_batch, serve_batch
 from worker.http import LinesResponse, Shell, json_response, parse, until_gone
 from worker.lifecycle import Lifecycle, stop_process
+from worker.metrics import session_counters, session_gauges
 from worker.routes import add_common_routes
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,12 @@ def create_app(
 
     def load_service(progress: Callable[[str], None]) -> TargetService:
         engine = load(progress) if load is not None else _load_torch(config, metrics, progress)
-        return TargetService(engine, config, metrics)
+        service = TargetService(engine, config, metrics)
+        metrics.watch(
+            [*engine.gauges(), *session_gauges(service.sessions)],
+            [*engine.counters(), *session_counters(service.sessions)],
+        )
+        return service
 
     lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000)
     shell = Shell("Tandem target worker", config, metrics, lifecycle.lifespan)
@@ -54,7 +60,9 @@ def create_app(
         return json_response(
             VerifyBatchResponse(
                 items=[
-                    VerifyBatchItem(error=answer) if isinstance(answer, BatchError) else VerifyBatchItem(response=answer)
+                    VerifyBatchItem(error=answer)
+                    if isinstance(answer, BatchError)
+                    else VerifyBatchItem(response=answer)
                     for answer in answers
                 ]
             )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Protocol
 
 from engines.channel import Channel
@@ -45,11 +45,11 @@ class TargetEngine(Protocol):
         """The session with this serial is gone."""
         ...
 
-    def gauges(self) -> Iterable[Reading]:
+    def gauges(self) -> Sequence[Reading]:
         """What metrics show of the engine's state."""
         ...
 
-    def counters(self) -> Iterable[Reading]: ...
+    def counters(self) -> Sequence[Reading]: ...
 
     def close(self, patience: float) -> None:
         """Give running work `patience` seconds, then end it."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from engines.channel import Channel
+from engines.torch.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Seat, Steps, Wait
 from protocol.messages import GenerateRequest, VerifyResponse
-from engines.torch.drawing import Drawing, Limits
 from target_worker.logprobs import reported_logprobs
 from target_worker.strategies.verdicts import cut_after_stop
 from target_worker.verify import timings

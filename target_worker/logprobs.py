@@ -1,4 +1,4 @@
-"""What the API reports of a token's probability: from the model's own logits, whatever was done to them before the draw."""
+"""What the API reports of a token's probability: from the model's own logits, before anything is done to them."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class TargetMetrics(WorkerMetrics):
         self.generation_tokens = Counter("tandem_generation_tokens", "Tokens emitted", registry=registry)
 
     def round_done(self, context_tokens: int, response: VerifyResponse) -> None:
-        """One round. `context_tokens` is 0 for the later rounds of a stream, whose context was counted with its first."""
+        """One round. `context_tokens` is 0 for the later rounds of a stream: its context was counted with its first."""
         self.call_done(context_tokens, response.cached_tokens if context_tokens else 0, response.timings)
         self.generation_tokens.inc(len(response.token_ids))
         if response.num_drafted:

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from engines.torch.loop import EngineLoop
-from protocol.messages import GenerateRequest, ModelInfo, TokenizerInfo, VerifyRequest, VerifyResponse
+from engines.torch.engine import TorchEngine, load_engine
+from engines.torch.loop import PassReport
+from protocol.messages import (
+    MAX_DRAFT_TOKENS,
+    MAX_LOGPROBS,
+    Capabilities,
+    GenerateRequest,
+    Sampling,
+    VerifyRequest,
+    VerifyResponse,
+)
 from target_worker.generate import generate_job
-from engines.torch.drawing import Limits
+from target_worker.metrics import TargetMetrics
+from target_worker.strategies import STRATEGIES
 from target_worker.verify import verify_job
 from worker.metrics import Reading
 
@@ -17,21 +27,41 @@ _UNREAD_ROUNDS = 32
 """Rounds a stream may be ahead of its reader before its job waits."""
 
 
+def load_target(config: TargetWorkerConfig, metrics: TargetMetrics, progress: Callable[[str], None]) -> TorchTarget:
+    """Raises engines.errors.ModelError."""
+    capabilities = Capabilities(
+        rounds=["gateway"],
+        strategies=list(STRATEGIES),
+        default_strategy=config.strategy,
+        max_candidates=config.max_candidates,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        max_logprobs=MAX_LOGPROBS,
+        sampling=list(Sampling.model_fields),
+        grammar_types=[],
+    )
+
+    def on_pass(report: PassReport) -> None:
+        metrics.pass_done(report.sessions, report.tokens, report.forward_seconds)
+
+    engine = load_engine(config, "target", capabilities, on_pass, progress)
+    return TorchTarget(engine, config.stall_timeout_ms / 1000, config.verbose)
+
+
 class TorchTarget:
     """A TargetEngine (target_worker/engine.py)."""
 
-    def __init__(
-        self, loop: EngineLoop, info: ModelInfo, tokenizer: TokenizerInfo, stall_seconds: float, log_decisions: bool
-    ) -> None:
-        """`loop` has been started."""
-        self.info = info
-        self.tokenizer = tokenizer
-        self._loop = loop
-        self._limits = Limits(frozenset(info.stop_token_ids), info.context_length)
+    def __init__(self, engine: TorchEngine, stall_seconds: float, log_decisions: bool) -> None:
+        self.info = engine.info
+        self.tokenizer = engine.tokenizer
+        self._engine = engine
+        self._loop = engine.loop
+        self._limits = engine.limits
         self._stall_seconds = stall_seconds
         self._log_decisions = log_decisions
 
-    async def verify(self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float) -> VerifyResponse:
+    async def verify(
+        self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float
+    ) -> VerifyResponse:
         return await self._loop.run(verify_job(request, ids, owner, self._limits, self._log_decisions), deadline)
 
     def rounds(self) -> Channel[VerifyResponse]:
@@ -51,11 +81,11 @@ class TorchTarget:
     def disown(self, owner: int) -> None:
         self._loop.disown(owner)
 
-    def gauges(self) -> Iterable[Reading]:
-        return self._loop.gauges()
+    def gauges(self) -> Sequence[Reading]:
+        return self._engine.gauges()
 
-    def counters(self) -> Iterable[Reading]:
-        return self._loop.counters()
+    def counters(self) -> Sequence[Reading]:
+        return self._engine.counters()
 
     def close(self, patience: float) -> None:
         self._loop.shutdown(patience)

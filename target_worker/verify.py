@@ -8,9 +8,9 @@ import time
 import torch
 
 from engines.sampling.rows import SamplingRow
+from engines.torch.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Passed, PassTimings, Seat, Steps
 from protocol.messages import VerifyRequest, VerifyResponse, VerifyTimings
-from engines.torch.drawing import Drawing, Limits
 from target_worker.logprobs import reported_logprobs
 from target_worker.strategies import STRATEGIES
 from target_worker.strategies.drafts import Target, pad_drafts

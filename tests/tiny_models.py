@@ -88,7 +88,7 @@ def truncate_model(source: Path, folder: Path, layers: int) -> Path:
 
 
 def make_tokenizer(vocabulary: int = 384) -> PreTrainedTokenizerFast:
-    """A byte-level BPE tokenizer of at most `vocabulary` tokens (259 at least), with end-of-turn token and chat template."""
+    """A byte-level BPE tokenizer of at most `vocabulary` tokens (259 at least), with a chat template."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -255,7 +255,7 @@ class LinesResponse(Response):
             if sending.done():
                 sending.result()
         except TimeoutError:
-            # Returning in mid-answer has the server close the connection: to a reader that does not read, no more can be said.
+            # Returning in mid-answer has the server close the connection: who does not read can be told no more.
             logger.warning("a reader left its stream unread for %g s and was cut off", self._stall_seconds)
         finally:
             gone.cancel()

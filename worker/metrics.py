@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from protocol.messages import DraftTimings, VerifyTimings
+from worker.sessions import SessionTable
 
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -62,6 +64,17 @@ class WorkerMetrics:
     def page(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+
+def session_gauges(sessions: SessionTable[Any]) -> list[Reading]:
+    return [
+        ("sessions", "Sessions whose token ids are held", lambda: len(sessions)),
+        ("session_tokens", "Token ids held for all sessions", lambda: sessions.tokens),
+    ]
+
+
+def session_counters(sessions: SessionTable[Any]) -> list[Reading]:
+    return [("num_session_evictions", "Sessions forgotten to make room", lambda: sessions.evictions)]
 
 
 class _Readings(Collector):

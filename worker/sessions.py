@@ -1,7 +1,7 @@
 """Sessions: the token ids a worker has seen and the one call each may have in flight (docs/wire.md has the rules).
 
-A session is a cache, never the truth: whatever is missing or disagrees is answered with ContextMismatch, and the gateway
-sends the context again from 0. Everything here runs on the event loop's thread.
+A session is a cache, never the truth: whatever is missing or disagrees is answered with ContextMismatch, and the
+gateway sends the context again from 0. Everything here runs on the event loop's thread.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Call:
 class Session(Generic[S]):
     """What a worker holds of one sequence.
 
-    `ids` are all that it has seen or emitted, changed in place; `state` is the worker's own. `serial` is unique among all
-    sessions of the process, unlike `key`, which a deleted session's successor may carry again.
+    `ids` are all that it has seen or emitted, changed in place; `state` is the worker's own. `serial` is unique among
+    all sessions of the process, unlike `key`, which a deleted session's successor may carry again.
     """
 
     key: str | None

@@ -1,8 +1,8 @@
 """Drafts from a model: autoregressive steps on the torch engine's loop, drawn with the target's own noise.
 
-Candidate 0 follows the noise. Candidate i ≥ 1 leaves it where the i-th smallest gap lies between the two best perturbed
-logits, takes the second best there, and follows the noise again (DESIGN.md, "Candidates, γ and N"). The candidates after
-the first grow together, as a tree over the shared context.
+Candidate 0 follows the noise. Candidate i ≥ 1 leaves it where the i-th smallest gap lies between the two best
+perturbed logits, takes the second best there, and follows the noise again (DESIGN.md, "Candidates, γ and N"). The
+candidates after the first grow together, as a tree over the shared context.
 """
 
 from __future__ import annotations
@@ -10,20 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from draft_worker.engine import Draft
 from engines.torch.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Passed, Seat, Steps
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 
 _NONE = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.0)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDraft:
-    """`cached_tokens`: of the context, how many were not computed again."""
-
-    candidates: list[Candidate]
-    cached_tokens: int
-    timings: DraftTimings
 
 
 @dataclass(slots=True)
@@ -35,7 +27,7 @@ class _Branch:
     done: bool = False
 
 
-def draft_job(request: DraftRequest, ids: list[int], owner: int | None, limits: Limits, q_top_k: int) -> Job[ModelDraft]:
+def draft_job(request: DraftRequest, ids: list[int], owner: int | None, limits: Limits, q_top_k: int) -> Job[Draft]:
     """The job that drafts for a checked request, whose whole context is `ids`. With draft_tokens 0 it only reads it."""
     drafting = _Drafting(request, ids, limits, q_top_k)
     usable = len(ids) if request.draft_tokens == 0 else len(ids) - 1
@@ -63,19 +55,19 @@ class _Drafting:
         given = {name: value for name, value in changes.items() if value is not None}
         self._branch_sampling = request.sampling.model_copy(update=given) if given else None
 
-    def steps(self, seat: Seat) -> Steps[ModelDraft]:
+    def steps(self, seat: Seat) -> Steps[Draft]:
         if self._depth == 0:
             tail = self._drawing.ids[seat.length :]
             if tail:
                 self._count((yield Feed(tail, len(tail), divisible=len(tail))))
-            return ModelDraft([], seat.cached_tokens, self._timings)
+            return Draft([], seat.cached_tokens, self._timings)
         chain = yield from self._grow_chain(seat)
         candidates = [Candidate(token_ids=chain.tokens, logprobs=_logprobs(chain), q=chain.q or None)]
         if self._request.num_candidates > 1:
             branches = self._branches(chain)
             yield from self._grow_branches(chain, branches)
             candidates += [Candidate(token_ids=chain.tokens[: branch.at] + branch.tokens) for branch in branches]
-        return ModelDraft(candidates, seat.cached_tokens, self._timings)
+        return Draft(candidates, seat.cached_tokens, self._timings)
 
     def _grow_chain(self, seat: Seat) -> Steps[_Chain]:
         chain = _Chain()

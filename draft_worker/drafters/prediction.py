@@ -1,4 +1,4 @@
-"""Drafts from a predicted output (OpenAI's `prediction`): the text that the caller expects, re-aligned after mismatches."""
+"""Drafts from a predicted output (OpenAI's `prediction`): what the caller expects, re-aligned after mismatches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PredictionDrafter:
 
     `_at` is the index of the predicted token that is expected next. While the output agrees, it moves along. After a
     mismatch the output's end is looked for in the prediction, the more of it the further away. Until it is found, the
-    new tokens are taken to replace as many old ones (a renamed variable), and after `_REPLACED` of them there is no draft.
+    new tokens are taken to replace as many old ones (a renamed variable), and after `_REPLACED` there is no draft.
     """
 
     def __init__(self, predicted: Sequence[int], window: int) -> None:
@@ -63,7 +63,7 @@ class PredictionDrafter:
             self._at, self._lost = found, 0
 
     def _find(self, output: Sequence[int], end: int) -> int | None:
-        """Where the prediction goes on after what the output ends with: the longest agreement, the nearest of equals."""
+        """Where the prediction goes on after the output's end: the longest agreement, the nearest of equals."""
         best, best_length = None, 0
         for place in self._ends.get(output[end - 1], ()):
             length = self._agreement(output, end, place)

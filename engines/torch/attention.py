@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
+from engines.errors import ModelError
 from engines.torch.kv_cache import KeyValueCache
 
 ATTENTION_NAME = "tandem"
@@ -23,15 +24,17 @@ PASS_ARGUMENT = "tandem_pass"
 _HARMLESS = frozenset({"position_ids", "is_causal", "use_cache", "output_attentions", "cache_position", "dropout"})
 
 
-class UnsupportedAttention(ValueError):
+class UnsupportedAttention(ModelError):
     """The model asks for something in its attention that Tandem's does not compute."""
 
 
 class AttentionPass(Protocol):
-    """One forward pass, as its attention layers see it."""
+    """One forward pass, as its attention layers see it. `slot_length` is the longest a sequence may become."""
+
+    slot_length: int
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """[1, heads, tokens, dim] queries, [1, key_value_heads, tokens, dim] keys and values → [1, tokens, heads, dim]."""
+        """[1, heads, n, dim] queries, [1, key_value_heads, n, dim] keys and values → [1, n, heads, dim]."""
         ...
 
 
@@ -47,6 +50,9 @@ def tandem_attention(
     current: AttentionPass | None = kwargs.pop(PASS_ARGUMENT, None)
     if current is None:
         raise UnsupportedAttention(f"{type(module).__name__} does not pass its arguments on to attention")
+    window = kwargs.pop("sliding_window", None)
+    if window is not None and current.slot_length > window:
+        raise UnsupportedAttention(f"{type(module).__name__} attends over a sliding window of {window} tokens")
     for name, argument in kwargs.items():
         if name not in _HARMLESS and argument is not None:
             raise UnsupportedAttention(f"{type(module).__name__} needs {name} in its attention")
@@ -87,6 +93,7 @@ class RaggedPass:
     # (slot, first position, flattened tokens) of every chain
     writes: list[tuple[int, int, slice]]
     num_tokens: int
+    slot_length: int
     # where a tree is in the pass: its keys and values of every layer, for `Runner.commit`
     keep: bool = False
     kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
@@ -130,6 +137,7 @@ def _attend(segment: Segment, query: Tensor, keys: Tensor, values: Tensor, scali
 class ShapeProbe:
     """Stands in for attention once, to learn the shapes that the model's layers really have."""
 
+    slot_length: int
     heads: dict[int, int] = field(default_factory=dict)
     shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 

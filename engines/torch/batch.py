@@ -15,13 +15,16 @@ from engines.torch.rows import Row, depths
 
 @dataclass(slots=True)
 class Batch:
-    """One pass, ready to run. `kept[i]` logits rows belong to rows[i]; `offsets[i]` is its first flattened token."""
+    """One pass, ready to run. `kept[i]` rows of logits belong to rows[i].
+
+    `trees` has, by slot, every tree row and its first flattened token.
+    """
 
     input_ids: Tensor
     position_ids: Tensor
     logits_index: Tensor
     kept: list[int]
-    offsets: list[int]
+    trees: dict[int, tuple[Row, int]]
     attention: RaggedPass
 
 
@@ -30,14 +33,15 @@ class BatchBuilder:
 
     `bucket`: key lengths are padded to its multiples and chains are split where their padded length changes, so that
     the length a token attends over depends on its own position alone (1: no padding, nothing is split).
-    `minimum_tokens`: shorter passes, and shorter selections of logits, repeat their last token.
+    `multiple`: passes and selections of logits repeat their last token up to a multiple of this many.
     """
 
-    def __init__(self, cache: KeyValueCache, group: int, bucket: int = 1, minimum_tokens: int = 1) -> None:
+    def __init__(self, cache: KeyValueCache, group: int, slot_length: int, bucket: int = 1, multiple: int = 1) -> None:
         self._cache = cache
         self._group = group
+        self._slot_length = slot_length
         self._bucket = bucket
-        self._minimum = minimum_tokens
+        self._multiple = multiple
 
     def build(self, rows: Sequence[Row]) -> Batch:
         device = self._cache.keys.device
@@ -45,12 +49,11 @@ class BatchBuilder:
         positions: list[int] = []
         wanted: list[int] = []
         kept: list[int] = []
-        offsets: list[int] = []
+        trees: dict[int, tuple[Row, int]] = {}
         segments: list[Segment] = []
         writes: list[tuple[int, int, slice]] = []
         for row in rows:
             offset, count = len(ids), len(row.token_ids)
-            offsets.append(offset)
             ids.extend(row.token_ids)
             if row.parents is None:
                 positions.extend(range(row.start, row.start + count))
@@ -59,27 +62,29 @@ class BatchBuilder:
                 segments.extend(self._chain(row.slot, row.start, offset, count))
             else:
                 positions.extend(row.start + depth for depth in depths(row.parents))
+                trees[row.slot] = (row, offset)
                 segments.extend(self._tree(row.slot, row.start, offset, row.parents))
             wanted.extend(range(offset + row.logits_from, offset + count))
             kept.append(count - row.logits_from)
-        while len(ids) < self._minimum:
+        while len(ids) % self._multiple:
             ids.append(ids[-1])
             positions.append(positions[-1])
-        while 0 < len(wanted) < self._minimum:
+        while len(wanted) % self._multiple:
             wanted.append(wanted[-1])
         attention = RaggedPass(
             cache=self._cache,
             segments=segments,
             writes=writes,
             num_tokens=len(ids),
-            keep=any(row.parents is not None for row in rows),
+            slot_length=self._slot_length,
+            keep=bool(trees),
         )
         return Batch(
             input_ids=torch.tensor([ids], dtype=torch.long, device=device),
             position_ids=torch.tensor([positions], dtype=torch.long, device=device),
             logits_index=torch.tensor(wanted, dtype=torch.long, device=device),
             kept=kept,
-            offsets=offsets,
+            trees=trees,
             attention=attention,
         )
 

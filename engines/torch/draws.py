@@ -20,7 +20,7 @@ _TWO_LIKELIEST = {"temperature": 1.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
 
 
 def draw_batch(asked: Sequence[tuple[Tensor, Feed]]) -> list[Draws | EngineFailure]:
-    """Draw for every feed's rows of logits (float32 [n, V] each); in place of a feed's draws an error, where one failed."""
+    """Draw for every feed's rows of logits, float32 [n, V] each; a feed that fails gets an error in place of draws."""
     answers: list[Draws | EngineFailure | None] = [None] * len(asked)
     left = list(range(len(asked)))
     while left:

@@ -1,8 +1,8 @@
 """The loop that owns a model: each tick gathers whatever waits into one forward pass (continuous batching).
 
-Jobs wait for a slot in a bounded queue, then run as generators (engines/torch/jobs.py). A tick admits jobs, plans a pass,
-runs it, draws tokens for all of it at once and lets each job take its next step. What goes wrong with one job is answered
-to that job alone.
+Jobs wait for a slot in a bounded queue, then run as generators (engines/torch/jobs.py). A tick admits jobs, plans a
+pass, runs it, draws tokens for all of it at once and lets each job take its next step. What goes wrong with one job is
+answered to that job alone.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ class EngineLoop:
         return self._thread.is_alive()
 
     async def run(self, job: Job[T], deadline: float) -> T:
-        """The job's result. `deadline` is on time.monotonic's clock, inf for none; cancelling takes effect by the next tick.
+        """The job's result. `deadline` is on time.monotonic's clock, inf for none.
 
-        When this returns or raises, nothing of the job runs any more, so that its ids may be changed. Raises QueueFull and
-        NotReady before any work, DeadlineExceeded, EngineFailure, and whatever WireError the job raises.
+        Cancelling takes effect by the next tick. When this returns or raises, nothing of the job runs any more, so that
+        its ids may be changed. Raises QueueFull and NotReady before any work, DeadlineExceeded, EngineFailure, and
+        whatever WireError the job raises.
         """
         run = self._submit(job, deadline)
         try:

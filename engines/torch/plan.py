@@ -29,8 +29,8 @@ def split_budget(remaining: Sequence[int], budget: int) -> list[int]:
 class Pace:
     """The prompt tokens a pass may carry: `largest` alone, less beside running streams, which must not stall.
 
-    Beside them the budget is what is expected to take `_SLOWDOWN` times as long as a pass without prompts, from measured
-    times of either kind.
+    Beside them the budget is what is expected to take `_SLOWDOWN` times as long as a pass without prompts, from
+    measured times of either kind.
     """
 
     def __init__(self, largest: int) -> None:

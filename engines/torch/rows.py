@@ -61,3 +61,19 @@ def check_rows(rows: Sequence[Row], num_slots: int, slot_length: int, num_ids: i
             raise ValueError(f"rows[{index}]: {row.start} + {extent} tokens exceed the slot's length of {slot_length}")
         if count and not (min(row.token_ids) >= 0 and max(row.token_ids) < num_ids):
             raise ValueError(f"rows[{index}]: a token id is outside the model's {num_ids} ids")
+
+
+def check_path(row: Row, start: int, path: Sequence[int]) -> None:
+    """Refuse to commit anything but a path from the root of `row`'s tree, at the tree's own place.
+
+    Raises:
+        ValueError
+    """
+    if start != row.start:
+        raise ValueError(f"start {start} is not the tree's start {row.start}")
+    parents = row.parents or []
+    previous = -1
+    for node in path:
+        if not 0 <= node < len(parents) or parents[node] != previous:
+            raise ValueError(f"path {list(path)} does not lead from the root of the tree down")
+        previous = node

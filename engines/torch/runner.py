@@ -13,7 +13,7 @@ from torch import Tensor
 from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
 from engines.torch.kv_cache import CacheShape, KeyValueCache
-from engines.torch.rows import Row, check_rows
+from engines.torch.rows import Row, check_path, check_rows
 
 __all__ = ["Row", "Runner"]
 
@@ -48,10 +48,9 @@ class Runner:
         bucket = _INVARIANT_BUCKET if batch_invariant else 1
         padded_length = -(-slot_length // bucket) * bucket
         self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
-        # bfloat16 linear layers are invariant from two rows up (DESIGN.md, "Bit for bit").
-        minimum = 2 if batch_invariant and self.dtype != torch.float32 else 1
-        self._builder = BatchBuilder(self.cache, group, bucket=bucket, minimum_tokens=minimum)
-        self._latest: tuple[Batch, dict[int, int]] | None = None
+        self.row_multiple = _row_multiple(self.dtype) if batch_invariant else 1
+        self._builder = BatchBuilder(self.cache, group, slot_length, bucket=bucket, multiple=self.row_multiple)
+        self._latest: Batch | None = None
 
     def forward(self, rows: Sequence[Row]) -> list[Tensor]:
         """One pass over all rows.
@@ -68,7 +67,7 @@ class Runner:
             return [empty for _ in rows]
         batch = self._builder.build(rows)
         logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, batch.attention)
-        self._latest = (batch, {row.slot: index for index, row in enumerate(rows) if row.parents is not None})
+        self._latest = batch
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
 
     @torch.inference_mode()
@@ -76,14 +75,15 @@ class Runner:
         """Keep part of the latest pass's tree: its nodes `path`, root to leaf, become positions start, start + 1, …
 
         Raises:
-            ValueError: where the latest pass fed no tree to `slot`.
+            ValueError: where the latest pass fed no tree to `slot` at `start`, or `path` is not one from its root.
         """
         if not path:
             return
-        if self._latest is None or slot not in self._latest[1]:
+        if self._latest is None or slot not in self._latest.trees:
             raise ValueError(f"the latest pass fed no tree to slot {slot}")
-        batch, trees = self._latest
-        offset = batch.offsets[trees[slot]]
+        batch = self._latest
+        row, offset = batch.trees[slot]
+        check_path(row, start, path)
         nodes = torch.tensor([offset + node for node in path], dtype=torch.long, device=self.device)
         keys = torch.stack([key.index_select(1, nodes) for key, _ in batch.attention.kept])
         values = torch.stack([value.index_select(1, nodes) for _, value in batch.attention.kept])
@@ -129,7 +129,7 @@ class Runner:
 
     def _probe(self) -> tuple[CacheShape, int]:
         """Run one token to learn the layers' shapes; refuse what this attention can't serve."""
-        probe = ShapeProbe()
+        probe = ShapeProbe(self.slot_length)
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         logits = self._run(token, token, token[0], probe)
         self._vocab_size = logits.shape[-1]
@@ -140,3 +140,12 @@ class Runner:
             raise UnsupportedAttention("layers differ in the shape of their keys and values")
         heads, key_dim, value_dim = probe.shapes[0]
         return CacheShape(layers, heads, key_dim, value_dim), probe.heads[0] // heads
+
+
+def _row_multiple(dtype: torch.dtype) -> int:
+    """Rows that batch-invariant passes are padded to a multiple of.
+
+    oneDNN's bfloat16 products share rows out evenly to threads, and a thread computes an odd last row with other code
+    (measured: every difference was at such a row, none with an even number of rows, four or more in all, a thread).
+    """
+    return 1 if dtype == torch.float32 else 4 * torch.get_num_threads()

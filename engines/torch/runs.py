@@ -14,7 +14,7 @@ from engines.torch.rows import Row
 
 
 class Run:
-    """One job. `future` belongs to the event loop that submitted it; everything else, once queued, to the loop's thread."""
+    """One job. `future` belongs to the event loop that submitted it; all else, once queued, to the loop's thread."""
 
     def __init__(self, job: Job[Any], deadline: float) -> None:
         self.job = job
@@ -81,7 +81,8 @@ def plan(active: Sequence[Run], pace: Pace, turn: int) -> list[Piece]:
 
 def _piece(run: Run, context_tokens: int, is_prompt: bool) -> Piece:
     feed, seat, fed = run.feed, run.seat, run.fed
-    assert feed is not None and seat is not None
+    assert feed is not None
+    assert seat is not None
     start = seat.length if feed.start is None else feed.start
     if context_tokens < run.context_left:
         token_ids = feed.token_ids[fed : fed + context_tokens]

@@ -63,16 +63,15 @@ class SlotCache:
         self._clock = clock
         self._owned: dict[int, Slot] = {}
         self.evictions = 0
-        self.hit_tokens = 0
-        self.query_tokens = 0
 
     def owns(self, owner: int | None) -> bool:
         """Whether the session still has the slot it used last. Safe to ask from any thread."""
         return owner in self._owned
 
     @property
-    def pinned(self) -> int:
-        return sum(slot.pinned for slot in self.slots)
+    def filled(self) -> int:
+        """Slots that hold anything. Safe to ask from any thread."""
+        return sum(bool(slot.ids) for slot in self.slots)
 
     def acquire(self, ids: Sequence[int], salt: str | None, owner: int | None, usable: int) -> Slot | None:
         """Pin a slot for a sequence; its `ids` are then the longest prefix of the first `usable` that could be had.
@@ -82,6 +81,8 @@ class SlotCache:
         may be had. None where every slot is pinned or held for a session.
         """
         own = self._owned.get(owner) if owner is not None else None
+        if own is None and self._evictable() is None:
+            return None
         best, length = self._best_match(ids, salt)
         if own is not None and not own.pinned:
             own_length = shared_prefix(own.ids, ids) if own.salt == salt else 0
@@ -147,6 +148,4 @@ class SlotCache:
         slot.salt = salt
         slot.pinned = True
         slot.truncate(length)
-        self.hit_tokens += length
-        self.query_tokens += len(ids)
         return slot

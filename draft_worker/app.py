@@ -1,0 +1,86 @@
+"""The draft worker's HTTP app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request, Response
+
+from config.workers import LOOKUP_DRAFTER, DraftWorkerConfig
+from draft_worker.engine import DraftEngine
+from draft_worker.metrics import DraftMetrics
+from draft_worker.service import DraftService
+from protocol.messages import (
+    BatchError,
+    DraftBatchItem,
+    DraftBatchRequest,
+    DraftBatchResponse,
+    DraftRequest,
+    DraftResponse,
+    TokenizerInfo,
+)
+from worker.batch import parse_batch, serve_batch
+from worker.errors import NotFound
+from worker.http import Shell, json_response, until_gone
+from worker.lifecycle import Lifecycle, stop_process
+from worker.metrics import session_counters, session_gauges
+from worker.routes import add_common_routes
+
+LoadDrafter = Callable[[Callable[[str], None]], DraftEngine]
+
+
+def create_app(
+    config: DraftWorkerConfig, load: LoadDrafter | None = None, on_failure: Callable[[str], None] = stop_process
+) -> FastAPI:
+    """The app; its model, if it drafts with one, is loaded once it runs. `load(progress)` replaces loading it."""
+    metrics = DraftMetrics()
+
+    def load_service(progress: Callable[[str], None]) -> DraftService:
+        engine: DraftEngine | None = None
+        if load is not None:
+            engine = load(progress)
+        elif config.model != LOOKUP_DRAFTER:
+            engine = _load_torch(config, metrics, progress)
+        service = DraftService(engine, config, metrics)
+        gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
+        if engine is not None:
+            gauges += engine.gauges()
+            counters += engine.counters()
+        metrics.watch(gauges, counters)
+        return service
+
+    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000)
+    shell = Shell("Tandem draft worker", config, metrics, lifecycle.lifespan)
+
+    async def draft(request: DraftRequest) -> DraftResponse:
+        return await lifecycle.get().draft(request)
+
+    async def draft_batch(request: Request) -> Response:
+        items = parse_batch(DraftBatchRequest, DraftRequest, await shell.read_body(request))
+        answers = await until_gone(request, serve_batch(items, draft))
+        return json_response(
+            DraftBatchResponse(
+                items=[
+                    DraftBatchItem(error=answer) if isinstance(answer, BatchError) else DraftBatchItem(response=answer)
+                    for answer in answers
+                ]
+            )
+        )
+
+    def tokenizer() -> TokenizerInfo:
+        engine = lifecycle.get().engine
+        if engine is None:
+            raise NotFound("this worker drafts without a model and has no tokenizer")
+        return engine.tokenizer
+
+    shell.post("/v1/draft", DraftRequest, DraftResponse, draft)
+    shell.route("/v1/draft/batch", DraftBatchRequest, DraftBatchResponse, draft_batch)
+    shell.get("/v1/tokenizer", TokenizerInfo, tokenizer)
+    add_common_routes(shell, lifecycle, metrics)
+    return shell.app
+
+
+def _load_torch(config: DraftWorkerConfig, metrics: DraftMetrics, progress: Callable[[str], None]) -> DraftEngine:
+    from draft_worker.torch_engine import load_drafter
+
+    return load_drafter(config, metrics, progress)

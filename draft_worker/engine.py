@@ -1,0 +1,48 @@
+"""The seam between the draft service and whatever runs its model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.messages import Candidate, DraftRequest, DraftTimings, ModelInfo, TokenizerInfo
+from worker.metrics import Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a drafter answers. `cached_tokens`: of the context, how many were not computed again."""
+
+    candidates: list[Candidate]
+    cached_tokens: int
+    timings: DraftTimings
+
+
+class DraftEngine(Protocol):
+    """A draft model with its memory. Requests that reach it are checked (draft_worker/checks.py)."""
+
+    info: ModelInfo
+    tokenizer: TokenizerInfo
+
+    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
+        """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.
+
+        `owner` is the session's serial, None where the request belongs to none; `deadline` is on time.monotonic's
+        clock. Cancelling the call frees what it holds before it returns.
+        """
+        ...
+
+    def disown(self, owner: int) -> None:
+        """The session with this serial is gone."""
+        ...
+
+    def gauges(self) -> Sequence[Reading]:
+        """What metrics show of the engine's state."""
+        ...
+
+    def counters(self) -> Sequence[Reading]: ...
+
+    def close(self, patience: float) -> None:
+        """Give running work `patience` seconds, then end it."""
+        ...

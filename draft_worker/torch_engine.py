@@ -1,0 +1,59 @@
+"""The draft model on the torch engine: jobs on one loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from config.workers import DraftWorkerConfig
+from draft_worker.drafters.model import draft_job
+from draft_worker.engine import Draft
+from draft_worker.metrics import DraftMetrics
+from engines.torch.engine import TorchEngine, load_engine
+from engines.torch.loop import PassReport
+from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Capabilities, DraftRequest, Sampling
+from worker.metrics import Reading
+
+
+def load_drafter(config: DraftWorkerConfig, metrics: DraftMetrics, progress: Callable[[str], None]) -> TorchDrafter:
+    """Raises engines.errors.ModelError."""
+    capabilities = Capabilities(
+        rounds=[],
+        strategies=[],
+        max_candidates=MAX_CANDIDATES,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        sampling=list(Sampling.model_fields),
+        grammar_types=[],
+        q=True,
+        prediction=True,
+    )
+
+    def on_pass(report: PassReport) -> None:
+        metrics.pass_done(report.sessions, report.tokens, report.forward_seconds)
+
+    return TorchDrafter(load_engine(config, "draft", capabilities, on_pass, progress), config.q_top_k)
+
+
+class TorchDrafter:
+    """A DraftEngine (draft_worker/engine.py)."""
+
+    def __init__(self, engine: TorchEngine, q_top_k: int) -> None:
+        self.info = engine.info
+        self.tokenizer = engine.tokenizer
+        self._engine = engine
+        self._q_top_k = q_top_k
+
+    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
+        job = draft_job(request, ids, owner, self._engine.limits, self._q_top_k)
+        return await self._engine.loop.run(job, deadline)
+
+    def disown(self, owner: int) -> None:
+        self._engine.loop.disown(owner)
+
+    def gauges(self) -> Sequence[Reading]:
+        return self._engine.gauges()
+
+    def counters(self) -> Sequence[Reading]:
+        return self._engine.counters()
+
+    def close(self, patience: float) -> None:
+        self._engine.loop.shutdown(patience)

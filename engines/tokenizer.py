@@ -1,0 +1,88 @@
+"""What a model's tokenizer says about it: vocabulary, special tokens, where its turns end."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+from engines.errors import ModelError
+from engines.models import ModelFiles
+from protocol.messages import TokenizerInfo, Vocabulary
+
+
+def load_tokenizer(files: ModelFiles) -> Any:
+    """The model's tokenizer, as transformers loads it.
+
+    Raises:
+        ModelError: where it has none, or one that the `tokenizers` library does not back.
+    """
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(files.folder, trust_remote_code=False)
+    except (OSError, ValueError, ImportError) as error:
+        raise ModelError(f"{files.id}: its tokenizer could not be loaded: {error}") from error
+    if getattr(tokenizer, "backend_tokenizer", None) is None:
+        raise ModelError(f"{files.id}: its tokenizer has no `tokenizers` form, which the gateway needs")
+    return tokenizer
+
+
+def fingerprint_vocabulary(vocabulary: Mapping[str, int]) -> str:
+    """A hash over (id, token) pairs sorted by id, added tokens included: 32 hexadecimal digits.
+
+    Every entry is the id as 4 bytes, the length of the token's UTF-8 as 4 bytes, and that UTF-8.
+    """
+    digest = hashlib.sha256()
+    for token, token_id in sorted(vocabulary.items(), key=lambda entry: (entry[1], entry[0])):
+        text = token.encode("utf-8", errors="surrogatepass")
+        digest.update(token_id.to_bytes(4, "little") + len(text).to_bytes(4, "little") + text)
+    return digest.hexdigest()[:32]
+
+
+def vocabulary_of(tokenizer: Any, logits_size: int) -> Vocabulary:
+    """`size` counts ids; `logits_size` is the model's output rows, which may be padded."""
+    entries: dict[str, int] = tokenizer.get_vocab()
+    return Vocabulary(
+        fingerprint=fingerprint_vocabulary(entries), size=len(set(entries.values())), logits_size=logits_size
+    )
+
+
+def special_token_ids(tokenizer: Any) -> list[int]:
+    """Ids of the tokens that are no text: named ones and added tokens marked special."""
+    added = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
+    return sorted(added | set(tokenizer.all_special_ids))
+
+
+def stop_token_ids(tokenizer: Any, config: Any, generation_config: Any) -> list[int]:
+    """Ids that end a generation: those of the generation config, the config and the tokenizer, ascending."""
+    found: set[int] = set()
+    sources = (generation_config, config, getattr(config, "text_config", None), tokenizer)
+    for source in sources:
+        ids = getattr(source, "eos_token_id", None)
+        if isinstance(ids, int):
+            found.add(ids)
+        elif ids is not None:
+            found.update(int(token_id) for token_id in ids)
+    return sorted(found)
+
+
+def tokenizer_info(
+    files: ModelFiles, tokenizer: Any, *, stop_ids: list[int], logits_size: int, context_length: int
+) -> TokenizerInfo:
+    """All that the gateway needs to turn chats into ids and ids into text (`GET /v1/tokenizer`)."""
+    template = tokenizer.chat_template
+    if isinstance(template, Mapping):
+        template = template.get("default")
+    named = tokenizer.special_tokens_map
+    return TokenizerInfo(
+        model_id=files.id,
+        tokenizer_json=tokenizer.backend_tokenizer.to_str(),
+        chat_template=template,
+        bos_token=tokenizer.bos_token,
+        eos_token=tokenizer.eos_token,
+        special_tokens={name: str(token) for name, token in named.items() if not isinstance(token, list | tuple)},
+        stop_token_ids=stop_ids,
+        vocabulary=vocabulary_of(tokenizer, logits_size),
+        context_length=context_length,
+    )

@@ -1,0 +1,112 @@
+"""Loading a model from its folder onto a device, ready for a runner."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import transformers
+
+from engines.errors import ModelError
+from engines.fingerprint import fingerprint
+from engines.models import ModelFiles, weight_files
+from engines.torch.batch_invariant import check_environment, make_batch_invariant, self_check
+from engines.torch.memory import cache_shape, check_fits, weight_bytes
+from engines.torch.runner import Runner
+from engines.torch.support import check_supported, context_length
+
+Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+
+def load_runner(
+    files: ModelFiles,
+    *,
+    num_slots: int,
+    slot_length: int | None = None,
+    device: str = "auto",
+    dtype: Dtype = "auto",
+    batch_invariant: bool = False,
+    allow_pickle_weights: bool = False,
+) -> Runner:
+    """Load a model and allocate its key-value memory.
+
+    `slot_length` None: the model's context length. `device` auto: CUDA where there is one. `dtype` auto: bfloat16 on
+    CUDA, float32 on CPU. With `batch_invariant` the runner's bits are checked before it is returned.
+
+    Raises:
+        ModelError: for what the engine can't serve (BatchInvarianceError where only the mode does not hold), what
+            does not fit into memory (with the sums), and what transformers can't load.
+    """
+    place = pick_device(device)
+    kind = pick_dtype(dtype, place)
+    try:
+        config = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
+    length = slot_length or context_length(config)
+    if batch_invariant:
+        check_environment(place, kind, config)
+    try:
+        check_supported(config, length)
+        check_fits(weight_bytes(files.folder, kind), cache_shape(config), num_slots, length, kind, place)
+    except ModelError as error:
+        raise ModelError(f"{files.id}: {error}") from error
+    model = _load(files, kind, allow_pickle_weights).to(place)
+    if batch_invariant:
+        make_batch_invariant(model)
+    runner = Runner(model, num_slots, length, batch_invariant=batch_invariant)
+    if batch_invariant:
+        self_check(runner)
+    return runner
+
+
+def pick_device(name: str) -> torch.device:
+    """Raises ModelError for a device that this machine does not have."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ModelError(f"device {name!r}: not a device that torch knows") from error
+    if device.type not in ("cpu", "cuda"):
+        raise ModelError(f"device {name!r}: the torch engine runs on cpu and cuda")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"device {name!r}: this machine has {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def pick_dtype(name: Dtype, device: torch.device) -> torch.dtype:
+    if name == "auto":
+        return torch.bfloat16 if device.type == "cuda" else torch.float32
+    kind: torch.dtype = getattr(torch, name)
+    return kind
+
+
+def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
+    """`GET /v1/model`'s fingerprint for this runner: weights, dtype, engine, and what its bits depend on."""
+    device = runner.device
+    numerics = f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
+    if device.type == "cuda":
+        numerics = ""
+    return fingerprint(
+        files.folder,
+        engine=f"torch-{torch.__version__} transformers-{transformers.__version__}",
+        dtype=str(runner.dtype),
+        device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        numerics=f"{numerics} batch_invariant={runner.batch_invariant}",
+    )
+
+
+def _load(files: ModelFiles, dtype: torch.dtype, allow_pickle_weights: bool) -> Any:
+    if not weight_files(files.folder, allow_pickle_weights):
+        raise ModelError(f"{files.id}: {files.folder} has no weights that may be loaded")
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        return transformers.AutoModelForCausalLM.from_pretrained(
+            files.folder,
+            dtype=dtype,
+            trust_remote_code=False,
+            use_safetensors=None if allow_pickle_weights else True,
+        )
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        raise ModelError(f"{files.id}: could not be loaded: {error}") from error
