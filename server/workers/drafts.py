@@ -53,6 +53,7 @@ class DraftSide:
         self._session: Session | None = None
         self._stack = ExitStack()
         self._reading: asyncio.Task[None] | None = None
+        self._waited = False
         self._not_before = 0.0
         self._useless = False
         self._prediction_sent = False
@@ -84,11 +85,13 @@ class DraftSide:
         """Have the worker read the context so far, in the background; does nothing where there is no worker to ask."""
         if self.state == "reading" or not self._open():
             return
+        self._waited = False
         self._reading = self._context.background.spawn(self._read())
 
     async def until_read(self, seconds: float) -> None:
-        """Wait for the background reading, but not longer than this."""
-        if self._reading is not None:
+        """Wait for the background reading, but not longer than this, and only once for each."""
+        if self._reading is not None and not self._waited:
+            self._waited = True
             await asyncio.wait({self._reading}, timeout=seconds)
 
     async def draft(self, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float) -> Draft:

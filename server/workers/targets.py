@@ -142,7 +142,8 @@ class TargetSide:
     async def _session(self) -> Session:
         """A session on a worker that may be called (its breaker has allowed one call)."""
         current = self._current
-        if current is not None and self._accepts(current.worker) and current.worker.breaker.allow():
+        stay = current is not None and current.worker not in self._avoid and self._accepts(current.worker)
+        if stay and current is not None and current.worker.breaker.allow():
             return current
         while True:
             prefixes = self._context.sequence.prefixes()
@@ -202,6 +203,8 @@ class TargetSide:
         if not others:
             pause = min(_MAX_BACKOFF, _FIRST_BACKOFF * 2 ** min(len(self._failures) - 1, 8))
             if isinstance(failure, Busy):
+                if self._fingerprint is None and failure.retry_after > self._patience.before_first_token:
+                    raise Overloaded("all target workers are busy", failure.retry_after)
                 pause = max(pause, min(failure.retry_after, _MAX_BACKOFF))
         await self._pause(pause)
         while not self._budget.take():

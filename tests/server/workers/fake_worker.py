@@ -7,7 +7,6 @@ import json
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import uvicorn
@@ -17,11 +16,6 @@ from protocol.messages import DraftRequest, GenerateRequest, SequenceRequest, Ve
 from tests.server.workers.fake_model import STOP, VOCABULARY, draft_token, target_token
 
 Answer = dict[str, Any]
-
-
-class Server(uvicorn.Server):
-    def capture_signals(self) -> AbstractContextManager[None]:  # type: ignore[override]
-        return nullcontext()
 
 
 class Cut(Exception):
@@ -65,8 +59,7 @@ class FakeWorker:
         self.running = 0
         self.model_calls = 0
         self.port = 0
-        self._server: Server | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._server: uvicorn.Server | None = None
         self.tls: dict[str, Any] = {}
 
     @property
@@ -84,22 +77,24 @@ class FakeWorker:
             lifespan="off",
             **self.tls,
         )
-        self._server = Server(config)
-        self._task = asyncio.create_task(self._server.serve())
-        while not self._server.started:
-            await asyncio.sleep(0.005)
+        config.load()
+        self._server = uvicorn.Server(config)
+        self._server.lifespan = config.lifespan_class(config)
+        await self._server.startup()
         self.port = self._server.servers[0].sockets[0].getsockname()[1]
+
+    @property
+    def up(self) -> bool:
+        return self._server is not None
 
     async def kill(self) -> None:
         """Abruptly: connections are cut, sessions are gone."""
         assert self._server is not None
-        assert self._task is not None
-        self._server.force_exit = self._server.should_exit = True
         for server in self._server.servers:
             server.close()
         for connection in list(self._server.server_state.connections):
             connection.transport.abort()
-        await self._task
+        self._server = None
         self.sessions.clear()
         self.rounds.clear()
 
@@ -155,7 +150,7 @@ class FakeWorker:
             await reply(send, answer.status, answer.body, answer.headers)
 
     async def call(self, path: str, body: bytes, send: Any) -> None:
-        kind = {"/v1/draft": DraftRequest, "/v1/verify": VerifyRequest}[path]
+        kind: type[DraftRequest] | type[VerifyRequest] = DraftRequest if path == "/v1/draft" else VerifyRequest
         request = kind.model_validate_json(body)
         self.calls.append((path, request))
         fault = self.faults.popleft() if self.faults else self.always

@@ -78,7 +78,7 @@ async def fleet_over(
     finally:
         await fleet.close()
         for worker in (*targets, *drafters):
-            if worker._task is not None and not worker._task.done():
+            if worker.up:
                 await worker.kill()
         await until(lambda: not (asyncio.all_tasks() - before - {asyncio.current_task()}))
 

@@ -1,0 +1,386 @@
+"""Each fault while a request runs: the text is the target's, the loss is counted, nothing hangs or stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from protocol.errors import BadRequest
+from server.errors import NoTarget, Overloaded
+from server.fleet import Fleet
+from tests.server.workers.fake_worker import Answer, Cut, FakeWorker, Reply, error
+from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
+
+
+async def hang() -> None:
+    await asyncio.sleep(100)
+
+
+def set_to(**values: Any) -> Any:
+    return lambda answer: {**answer, **values}
+
+
+def drafting(ids: list[Any]) -> Any:
+    return set_to(candidates=[{"token_ids": ids, "logprobs": None, "q": None}])
+
+
+LIES_OF_DRAFTS = {
+    "ids outside the vocabulary": drafting([50, 1, 2]),
+    "negative ids": drafting([-1, 1, 2]),
+    "huge ids": drafting([2**63, 1, 2]),
+    "ids that are text": drafting(["a"]),
+    "too long": drafting([1, 2, 3, 4]),
+    "too many": set_to(candidates=[{"token_ids": [1]}] * 2),
+    "another session": set_to(session_id="other"),
+    "another round": set_to(round=77),
+    "NaN time": set_to(timings={"queue_ms": float("nan"), "forward_ms": 0.0, "sample_ms": 0.0, "total_ms": 0.0}),
+    "negative time": set_to(timings={"queue_ms": -1.0, "forward_ms": 0.0, "sample_ms": 0.0, "total_ms": 0.0}),
+    "NaN logprobs": set_to(candidates=[{"token_ids": [1], "logprobs": [float("nan")]}]),
+    "no candidates field": lambda answer: {"round": answer["round"]},
+    "html": lambda answer: b"<html>" + b"x" * 1000,
+    "empty": lambda answer: b"",
+    "ten megabytes": lambda answer: b'{"candidates": [' + b"1," * 5_000_000 + b"1]}",
+    "cut in mid-body": Cut(),
+    "500": error(500, "oops"),
+    "503": error(503, "not_ready"),
+    "429": error(429, "queue_full", {"retry-after": "0.05"}),
+    "400": error(400, "unsupported"),
+    "409 for ever": error(409, "context_mismatch"),
+    "stale round": error(409, "stale_round"),
+    "redirect": Reply(307, b"", {"location": "http://127.0.0.1:1/"}),
+    "hangs": hang,
+}
+
+
+@pytest.mark.parametrize("fault", LIES_OF_DRAFTS.values(), ids=LIES_OF_DRAFTS)
+@pytest.mark.parametrize("always", [False, True])
+def test_a_bad_draft_worker_never_changes_the_text(fault: Any, always: bool) -> None:
+    async def main() -> None:
+        draft = FakeWorker("draft")
+        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=0.1) as fleet:
+            draft.faults.extend([None, None, fault])
+            draft.always = fault if always else None
+            rounds = await collect(fleet, request(60))
+            assert tokens(rounds) == expected(60)
+            assert sum(r.num_drafted for r in rounds) > 0
+            failed = _counted(fleet, "tandem_worker_failures_total") + _counted(fleet, "tandem_context_resends_total")
+            assert failed > 0
+            calls = len(draft.calls)
+            assert tokens(await collect(fleet, request(30))) == expected(30)
+            if not always:
+                assert len(draft.calls) > calls
+
+    asyncio.run(main())
+
+
+def test_the_breaker_opens_probes_and_closes() -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        async with fleet_over([target], [draft]) as fleet:
+            breaker = next(iter(fleet._drafters)).breaker
+            draft.always = error(500, "oops")
+            for _ in range(3):
+                assert tokens(await collect(fleet, request(20))) == expected(20)
+            assert not breaker.available
+            calls = len(draft.calls)
+            assert tokens(await collect(fleet, request(20))) == expected(20)
+            assert len(draft.calls) == calls, "an open breaker lets nothing through"
+            draft.always = None
+            await until(lambda: breaker.available)
+            rounds = await collect(fleet, request(40))
+            assert tokens(rounds) == expected(40)
+            assert sum(r.num_drafted for r in rounds) > 0
+            assert {breaker.state} == {"closed"}
+
+    asyncio.run(main())
+
+
+def test_a_draft_worker_that_reads_slowly_is_not_waited_for() -> None:
+    async def main() -> None:
+        draft = FakeWorker("draft")
+        draft.faults.append(hang)
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
+            began = time.monotonic()
+            assert tokens(await collect(fleet, request(60))) == expected(60)
+            assert time.monotonic() - began < 5.0
+
+    asyncio.run(main())
+
+
+def test_a_draft_worker_killed_and_restarted() -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        target.seconds = 0.003
+        async with fleet_over([target], [draft]) as fleet:
+            stream = fleet.rounds(request(600))
+            got: list[int] = []
+            after = 0
+            async for round_ in stream:
+                got += round_.token_ids
+                if len(got) > 50 and draft.up and not after:
+                    await draft.kill()
+                if len(got) > 100 and not draft.up:
+                    await draft.start()
+                    after = 1
+                if after and round_.num_drafted:
+                    after = 2
+            assert got == expected(600)
+            assert after == 2
+
+    asyncio.run(main())
+
+
+LIES_OF_TARGETS = {
+    "wrong accepted tokens": set_to(num_accepted=2, token_ids=[7, 7, 7], acceptance_mask=[True, True, False]),
+    "more accepted than drafted": set_to(num_accepted=9),
+    "no tokens": set_to(token_ids=[]),
+    "too many tokens": set_to(token_ids=[1] * 100),
+    "ids outside the vocabulary": set_to(token_ids=[50]),
+    "a candidate not sent": set_to(candidate=5),
+    "another session": set_to(session_id="other"),
+    "another round": set_to(round=99),
+    "stops too early": set_to(stop_reason="length"),
+    "stops at another token": set_to(stop_reason="stop_token", stop_token_id=48, token_ids=[3], num_accepted=0),
+    "infinite time": lambda answer: json.dumps(answer).replace('"total_ms": 0.0', '"total_ms": Infinity').encode(),
+    "html": lambda answer: b"<html>",
+    "ten megabytes": lambda answer: b'{"token_ids": [' + b"1," * 5_000_000 + b"1]}",
+    "cut in mid-body": Cut(),
+    "500": error(500, "oops"),
+    "503": error(503, "engine_failure"),
+    "429": error(429, "queue_full", {"retry-after": "0.05"}),
+    "session evicted": error(409, "context_mismatch"),
+    "stale round": error(409, "stale_round"),
+}
+
+
+@pytest.mark.parametrize("fault", LIES_OF_TARGETS.values(), ids=LIES_OF_TARGETS)
+def test_a_target_that_fails_once_is_asked_again(fault: Any) -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")]) as fleet:
+            for at in (0, 3):
+                target.faults.extend([None] * at + [fault])
+                assert tokens(await collect(fleet, request(20))) == expected(20)
+                assert not target.faults
+
+    asyncio.run(main())
+
+
+PLAIN_FAULTS = {
+    name: LIES_OF_TARGETS[name]
+    for name in ("ids outside the vocabulary", "no tokens", "html", "ten megabytes", "cut in mid-body", "500", "429")
+}
+
+
+@pytest.mark.parametrize("fault", PLAIN_FAULTS.values(), ids=PLAIN_FAULTS)
+def test_plain_decoding_goes_on_after_a_fault(fault: Any) -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], []) as fleet:
+            target.faults.append(fault)
+            assert tokens(await collect(fleet, replace(request(20), speculation=PLAIN))) == expected(20)
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_breaks_in_the_middle_is_taken_up_where_it_broke() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        seen = 0
+
+        def break_at_seven(answer: Answer) -> Answer | bytes:
+            nonlocal seen
+            seen += 1
+            return b"nonsense" if seen == 7 else answer
+
+        target.faults.append(break_at_seven)
+        async with fleet_over([target], []) as fleet:
+            assert tokens(await collect(fleet, replace(request(20), speculation=PLAIN))) == expected(20)
+            assert target.calls[1][1].max_tokens == 14
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("speculative", [False, True])
+def test_a_target_killed_and_restarted_in_mid_stream(speculative: bool) -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        target.seconds = 0.002
+        async with fleet_over([target], [draft]) as fleet:
+            asked = request(120) if speculative else replace(request(120), speculation=PLAIN)
+            got: list[int] = []
+            restart: asyncio.Task[None] | None = None
+
+            async def restart_it() -> None:
+                await target.kill()
+                await asyncio.sleep(0.2)
+                await target.start()
+
+            async for round_ in fleet.rounds(asked):
+                got += round_.token_ids
+                if len(got) > 40 and restart is None:
+                    restart = asyncio.create_task(restart_it())
+            assert got == expected(120)
+            assert restart is not None
+            await restart
+
+    asyncio.run(main())
+
+
+def test_one_of_two_targets_killed() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        for target in targets:
+            target.seconds = 0.002
+        async with fleet_over(targets, [FakeWorker("draft")]) as fleet:
+            streams = [asyncio.create_task(collect(fleet, request(100, prompt=[i + 1] * 9))) for i in range(6)]
+            await until(lambda: all(len(target.calls) > 6 for target in targets))
+            await targets[0].kill()
+            for i, stream in enumerate(streams):
+                assert tokens(await stream) == expected(100, [i + 1] * 9)
+
+    asyncio.run(main())
+
+
+def test_no_replica_with_other_weights_takes_over() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        targets[1].fingerprint = "weights-2"
+        async with fleet_over(targets, [], recovery_timeout_seconds=0.4) as fleet:
+            asked = replace(request(2000), speculation=PLAIN)
+            targets[0].seconds = targets[1].seconds = 0.002
+            with pytest.raises(NoTarget):  # noqa: PT012
+                async for _ in fleet.rounds(asked):
+                    used = [target for target in targets if target.calls]
+                    if used[0].up:
+                        await used[0].kill()
+            assert sum(bool(target.calls) for target in targets) == 1
+
+    asyncio.run(main())
+
+
+def test_a_target_that_comes_back_with_other_weights_does_not_go_on() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [], recovery_timeout_seconds=0.4, probe_interval_seconds=60.0) as fleet:
+            target.seconds = 0.002
+            killed = False
+            with pytest.raises(NoTarget):  # noqa: PT012
+                async for _ in fleet.rounds(replace(request(2000), speculation=PLAIN)):
+                    if not killed:
+                        killed = True
+                        await target.kill()
+                        target.fingerprint = "weights-2"
+                        await target.start()
+
+    asyncio.run(main())
+
+
+def test_all_targets_gone_before_the_first_token() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")]) as fleet:
+            await target.kill()
+            began = time.monotonic()
+            with pytest.raises(NoTarget):
+                await collect(fleet, request())
+            assert time.monotonic() - began < 4.0
+            await until(lambda: not fleet.ready()[0])
+            with pytest.raises(NoTarget):
+                await collect(fleet, request())
+
+    asyncio.run(main())
+
+
+def test_all_targets_gone_in_mid_stream() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")], recovery_timeout_seconds=0.3) as fleet:
+            got: list[int] = []
+            with pytest.raises(NoTarget):  # noqa: PT012
+                async for round_ in fleet.rounds(request(400)):
+                    got += round_.token_ids
+                    if len(got) > 20 and target.up:
+                        await target.kill()
+            assert got == expected(len(got))
+
+    asyncio.run(main())
+
+
+def test_an_overloaded_target_is_told_to_the_client_before_any_token() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], []) as fleet:
+            target.always = error(429, "queue_full", {"retry-after": "7"})
+            with pytest.raises(Overloaded) as caught:
+                await collect(fleet, request())
+            assert caught.value.headers["retry-after"] == "7"
+            assert len(target.calls) < 10
+
+    asyncio.run(main())
+
+
+def test_a_busy_target_passes_the_request_to_another() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        async with fleet_over(targets, []) as fleet:
+            targets[0].always = error(429, "queue_full", {"retry-after": "30"})
+            for _ in range(3):
+                assert tokens(await collect(fleet, request(10))) == expected(10)
+
+    asyncio.run(main())
+
+
+def test_what_a_target_refuses_is_not_asked_again() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], []) as fleet:
+            target.always = error(422, "bad_request")
+            with pytest.raises(BadRequest, match="on purpose"):
+                await collect(fleet, request())
+            assert len(target.calls) == 1
+
+    asyncio.run(main())
+
+
+def test_a_retry_repeats_its_round_and_its_question() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")]) as fleet:
+            target.faults.extend([None, None, error(503, "engine_failure")])
+            assert tokens(await collect(fleet, request(20))) == expected(20)
+            first, second = (call for _, call in target.calls[2:4])
+            assert (first.round, first.candidates, first.max_tokens) == (
+                second.round,
+                second.candidates,
+                second.max_tokens,
+            )
+
+    asyncio.run(main())
+
+
+def test_retries_are_bounded_by_a_budget() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [], recovery_timeout_seconds=0.5) as fleet:
+            target.always = error(500, "oops")
+            results = await asyncio.gather(*(collect(fleet, request()) for _ in range(30)), return_exceptions=True)
+            assert all(isinstance(result, NoTarget) for result in results)
+            assert len(target.calls) < 30 + 70
+
+    asyncio.run(main())
+
+
+def _counted(fleet: Fleet, name: str) -> float:
+    return sum(
+        sample.value
+        for collector in fleet.collectors()
+        for family in collector.collect()
+        for sample in family.samples
+        if sample.name == name
+    )
