@@ -41,14 +41,14 @@ def _byte_level_table() -> dict[str, int]:
     return table
 
 
-_BYTE_LEVEL = _byte_level_table()
+BYTE_LEVEL = _byte_level_table()
 _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 
 def byte_level_bytes(token: str) -> bytes:
     """The bytes a byte-level token stands for; a token with any character outside the table stands for itself."""
     try:
-        return bytes([_BYTE_LEVEL[character] for character in token])
+        return bytes([BYTE_LEVEL[character] for character in token])
     except KeyError:
         return token.encode()
 
