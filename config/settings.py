@@ -32,7 +32,8 @@ CONFIG_VARIABLE = "TANDEM_CONFIG"
 LIFELINE_VARIABLE = "TANDEM_LIFELINE"
 # Short forms of TANDEM_TARGET_MODEL and TANDEM_DRAFT_MODEL, as `tandem up` has --target and --draft.
 _MODEL_VARIABLES: dict[Role, str] = {"target": "TANDEM_TARGET", "draft": "TANDEM_DRAFT"}
-_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, LIFELINE_VARIABLE, *_MODEL_VARIABLES.values()})
+CACHE_VARIABLE = "TANDEM_CACHE"  # read by engines.cache
+_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, LIFELINE_VARIABLE, CACHE_VARIABLE, *_MODEL_VARIABLES.values()})
 
 
 class SettingsError(Exception):
@@ -64,10 +65,7 @@ class _Variables(EnvSettingsSource):
         )
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        text = str(value).strip()
-        if text.startswith(("[", "{")):
-            return json.loads(text)
-        return _split(text)
+        return _decode(str(value))
 
 
 def load(
@@ -82,7 +80,7 @@ def load(
     Without `file`, the one that TANDEM_CONFIG names is read, if any. Raises SettingsError.
     """
     named = {name: f"--{name.replace('_', '-')}" for name in model.model_fields} | dict(flag_names or {})
-    given = {name: _flag_value(model.model_fields[name], value) for name, value in (flags or {}).items()}
+    given = {name: _flag_value(model.model_fields[name], named[name], value) for name, value in (flags or {}).items()}
     layers = [
         *_file_layers(role, file),
         _variable_layer(model, "TANDEM_", shared_fields() & model.model_fields.keys()),
@@ -185,12 +183,19 @@ def _did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _flag_value(field: FieldInfo, value: Any) -> Any:
-    is_list = isinstance(value, str) and str(field.annotation).startswith("list[")
-    return _split(value) if is_list else value
+def _flag_value(field: FieldInfo, flag: str, value: Any) -> Any:
+    if not (isinstance(value, str) and str(field.annotation).startswith(("list[", "dict["))):
+        return value
+    try:
+        return _decode(value)
+    except ValueError:
+        raise SettingsError(f"{flag}: is not valid JSON") from None
 
 
-def _split(text: str) -> list[str]:
+def _decode(text: str) -> Any:
+    """A list or mapping from JSON; a list may also be written with commas between. Raises ValueError."""
+    if text.strip().startswith(("[", "{")):
+        return json.loads(text)
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union
 
 import typer
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -38,12 +38,16 @@ class Flag:
 
 def flags_of(role: Role, model: type[BaseModel], aliases: Mapping[str, tuple[str, ...]]) -> list[Flag]:
     """One flag for every field of a service's settings but its secrets, which a list of processes would show to all."""
-    fields = sorted(model.model_fields.items(), key=lambda item: item[0] not in _FIRST)
     return [
         Flag(f"--{name.replace('_', '-')}", ((role, name),), field, aliases.get(name, ()))
-        for name, field in fields
+        for name, field in ordered_fields(model)
         if not is_secret(field)
     ]
+
+
+def ordered_fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
+    """A service's settings by name, where it listens first."""
+    return sorted(model.model_fields.items(), key=lambda item: item[0] not in ("host", "port"))
 
 
 def with_flags(flags: list[Flag]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -68,7 +72,6 @@ ConfigFile = Annotated[
     Path | None,
     typer.Option("--config", help="YAML file of settings. (env TANDEM_CONFIG)", metavar="FILE", show_default=False),
 ]
-_FIRST = ("host", "port")
 
 
 def _parameter(flag: Flag) -> inspect.Parameter:
@@ -111,31 +114,29 @@ def metavar(field: FieldInfo) -> str:
         return "|".join(choices)
     if any(typing.get_origin(member) is list for member in members):
         return "A,B,…"
-    return {int: "INTEGER", float: "NUMBER", Path: "FILE"}.get(members[0], "TEXT")
+    if any(typing.get_origin(member) is dict for member in members):
+        return "JSON"
+    return {bool: "on|off", int: "INTEGER", float: "NUMBER", Path: "FILE"}.get(members[0], "TEXT")
 
 
 def limits(field: FieldInfo) -> str:
-    """ "1 to 32", "at least 1" or nothing."""
-    low = high = None
-    for constraint in _constraints(field):
-        if isinstance(constraint, Ge):
-            low = f"{constraint.ge}"
-        elif isinstance(constraint, Gt):
-            low = f"above {constraint.gt}"
-        elif isinstance(constraint, Le):
-            high = f"{constraint.le}"
-        elif isinstance(constraint, Lt):
-            high = f"under {constraint.lt}"
-    if low and high:
-        return f"{low} to {high}"
-    if low:
-        return low if low.startswith("above") else f"at least {low}"
-    return f"at most {high}" if high else ""
+    """ "1 to 32", "at least 1" or nothing; where a field narrows its type's range, the narrower one."""
+    found = _constraints(field)
+    least = max((c.ge for c in found if isinstance(c, Ge)), default=None)
+    above = max((c.gt for c in found if isinstance(c, Gt)), default=None)
+    most = min((c.le for c in found if isinstance(c, Le)), default=None)
+    if least is None and above is not None:
+        return f"above {above:g}" + (f", to {most}" if most is not None else "")
+    if least is not None and most is not None:
+        return f"{least} to {most}"
+    if least is not None:
+        return f"at least {least}"
+    return f"at most {most}" if most is not None else ""
 
 
 def default_text(field: FieldInfo) -> str:
     value = field.get_default(call_default_factory=True) if not field.is_required() else None
-    if value is None or value == []:
+    if value is None or value in ([], {}):
         return "none"
     if isinstance(value, bool):
         return "on" if value else "off"

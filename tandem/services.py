@@ -4,41 +4,82 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import sys
 
 import uvicorn
 from fastapi import FastAPI
 
 from config.roles import DraftSettings, ServeSettings, TargetSettings
+from config.settings import SettingsError
 
 logger = logging.getLogger("tandem")
 
 
+class Runner:
+    """A uvicorn server that can be told from inside that its process has to end."""
+
+    def __init__(self, host: str, port: int, drain_seconds: float) -> None:
+        self._host = host
+        self._port = port
+        self._drain_seconds = drain_seconds
+        self._server: uvicorn.Server | None = None
+        self._failed = False
+
+    def run(self, app: FastAPI) -> None:
+        """Serve until a signal comes; ends the process with code 1 where `fail` was called."""
+        config = uvicorn.Config(
+            app,
+            host=self._host,
+            port=self._port,
+            log_config=None,  # uvicorn's loggers go the way of all others
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=max(1, round(self._drain_seconds)),
+        )
+        self._server = uvicorn.Server(config)
+        self._server.run()
+        if self._failed:
+            sys.exit(1)
+
+    def fail(self, reason: str) -> None:
+        """The app cannot serve: say why and end."""
+        logger.critical("%s", reason)
+        self._failed = True
+        if self._server is not None:
+            self._server.should_exit = True
+
+
 def run_gateway(settings: ServeSettings) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal comes. Raises SettingsError where the file of API keys cannot be used."""
     from server.app import create_app
-    from server.fleet import Backend
+    from server.fleet import Fleet
 
     _set_up_logging(settings.log_level)
     if not (settings.api_keys or settings.api_key_file):
         warn_if_public(settings.host, "the gateway", "set TANDEM_SERVE_API_KEYS or --api-key-file")
-    app = create_app(settings, Backend(settings))
-    _serve(app, settings.host, settings.port, settings.drain_seconds)
+    try:
+        app = create_app(settings, Fleet(settings))
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"api_key_file: {error}") from None
+    Runner(settings.host, settings.port, settings.drain_seconds).run(app)
 
 
 def run_draft_worker(settings: DraftSettings) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal comes, or the model cannot be loaded."""
+    _set_up_worker(settings)
     from draft_worker.app import create_app
 
-    _set_up_worker(settings)
-    _serve(create_app(settings), settings.host, settings.port, settings.drain_timeout_ms / 1000)
+    runner = Runner(settings.host, settings.port, settings.drain_timeout_ms / 1000)
+    runner.run(create_app(settings, on_failure=runner.fail))
 
 
 def run_target_worker(settings: TargetSettings) -> None:
-    """Serve until a signal comes."""
+    """Serve until a signal comes, or the model cannot be loaded."""
+    _set_up_worker(settings)
     from target_worker.app import create_app
 
-    _set_up_worker(settings)
-    _serve(create_app(settings), settings.host, settings.port, settings.drain_timeout_ms / 1000)
+    runner = Runner(settings.host, settings.port, settings.drain_timeout_ms / 1000)
+    runner.run(create_app(settings, on_failure=runner.fail))
 
 
 def warn_if_public(host: str, what: str, remedy: str) -> None:
@@ -56,23 +97,15 @@ def is_loopback(host: str) -> bool:
 
 
 def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:
+    """Logging, the warning, and what torch reads from the environment as it loads: call it before torch is imported."""
+    from engines.torch.environment import prepare_environment
+
     _set_up_logging(settings.log_level)
     if not settings.worker_token:
         warn_if_public(settings.host, "this worker", "set TANDEM_WORKER_TOKEN, here and on the gateway")
+    prepare_environment(settings.threads, settings.batch_invariant)
 
 
 def _set_up_logging(level: str) -> None:
     logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs a line for every request
-
-
-def _serve(app: FastAPI, host: str, port: int, drain_seconds: float) -> None:
-    uvicorn.run(
-        app,
-        host=host,
-        port=port,
-        log_config=None,  # uvicorn's loggers go the way of all others
-        access_log=False,
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(drain_seconds)),
-    )
