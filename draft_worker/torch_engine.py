@@ -8,7 +8,7 @@ from config.workers import DraftWorkerConfig
 from draft_worker.drafters.model import draft_job
 from draft_worker.engine import Draft
 from draft_worker.metrics import DraftMetrics
-from engines.torch.engine import TorchEngine, load_engine
+from engines.torch.engine import TorchEngine
 from engines.torch.loop import PassReport
 from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Capabilities, DraftRequest, Sampling
 from worker.metrics import Reading
@@ -16,6 +16,8 @@ from worker.metrics import Reading
 
 def load_drafter(config: DraftWorkerConfig, metrics: DraftMetrics, progress: Callable[[str], None]) -> TorchDrafter:
     """Raises engines.errors.ModelError."""
+    from engines.torch.start import load_engine  # transformers takes seconds to import
+
     capabilities = Capabilities(
         rounds=[],
         strategies=[],

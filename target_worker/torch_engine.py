@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from engines.torch.engine import TorchEngine, load_engine
+from engines.torch.engine import TorchEngine
 from engines.torch.loop import PassReport
 from protocol.messages import (
     MAX_DRAFT_TOKENS,
@@ -29,6 +29,8 @@ _UNREAD_ROUNDS = 32
 
 def load_target(config: TargetWorkerConfig, metrics: TargetMetrics, progress: Callable[[str], None]) -> TorchTarget:
     """Raises engines.errors.ModelError."""
+    from engines.torch.start import load_engine  # transformers takes seconds to import
+
     capabilities = Capabilities(
         rounds=["gateway"],
         strategies=list(STRATEGIES),

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import wraps
 from typing import Any, Literal
 
 import httpx
 from fastapi import FastAPI
+from prometheus_client.parser import text_string_to_metric_families
 from torch import Tensor
 
-from config.workers import TargetWorkerConfig, WorkerConfig
+from config.workers import DraftWorkerConfig, TargetWorkerConfig, WorkerConfig
+from draft_worker.app import create_app as create_draft_app
+from draft_worker.torch_engine import TorchDrafter
 from engines.torch.engine import TorchEngine
 from engines.torch.loop import EngineLoop, PassReport
 from engines.torch.slots import SlotCache
-from protocol.hashing import PrefixHashes
 from protocol.messages import (
     MAX_DRAFT_TOKENS,
     MAX_LOGPROBS,
@@ -31,6 +31,7 @@ from target_worker.app import create_app as create_target_app
 from target_worker.strategies import STRATEGIES
 from target_worker.torch_engine import TorchTarget
 from tests.fake_runner import VOCABULARY, FakeRunner, hash_logits
+from tests.wire import request
 
 STOP = 31
 _VOCABULARY = Vocabulary(fingerprint="f" * 32, size=VOCABULARY, logits_size=VOCABULARY)
@@ -84,27 +85,42 @@ def fake_engine(
     return TorchEngine(loop, info, tokenizer)
 
 
-class Target:
-    """A running target app over a fake runner. `post` answers (status, JSON)."""
+class Worker:
+    """A running app over a fake runner (None: lookup alone). `post` answers (status, JSON)."""
 
-    def __init__(self, app: FastAPI, runner: FakeRunner, client: httpx.AsyncClient) -> None:
-        self.app = app
-        self.runner = runner
+    def __init__(self, client: httpx.AsyncClient, runner: FakeRunner) -> None:
         self.client = client
+        self.runner = runner
 
     async def post(self, path: str, message: dict[str, Any]) -> tuple[int, Any]:
         response = await self.client.post(path, json=message)
         return response.status_code, response.json()
 
+    async def metric(self, name: str) -> float:
+        """A metric's value, all its labels together."""
+        page = (await self.client.get("/metrics")).text
+        samples = [s for family in text_string_to_metric_families(page) for s in family.samples if s.name == name]
+        assert samples, name
+        return sum(sample.value for sample in samples)
+
+
+class Target(Worker):
     async def verify(self, **fields: Any) -> Any:
-        status, body = await self.post("/v1/verify", request(**fields))
+        status, body = await self.post("/v1/verify", request(**{"candidates": [], **fields}))
         assert status == 200, body
         return body
 
     async def generate(self, **fields: Any) -> list[Any]:
         response = await self.client.post("/v1/generate", json=request(**fields))
         assert response.status_code == 200, response.text
-        return [httpx.Response(200, content=line).json() for line in response.text.splitlines()]
+        return [json.loads(line) for line in response.text.splitlines()]
+
+
+class Drafter(Worker):
+    async def draft(self, **fields: Any) -> Any:
+        status, body = await self.post("/v1/draft", request(**{"draft_tokens": 4, **fields}))
+        assert status == 200, body
+        return body
 
 
 @asynccontextmanager
@@ -126,40 +142,24 @@ async def target(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
     def load(progress: Callable[[str], None]) -> TorchTarget:
         return TorchTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, config.verbose)
 
-    app = create_target_app(config, load)
-    async with running(app) as client:
-        yield Target(app, runner, client)
+    async with running(create_target_app(config, load)) as client:
+        yield Target(client, runner)
 
 
-def request(
-    ids: Sequence[int], held: int = 0, salt: str | None = None, sampling: dict[str, Any] | None = None, **fields: Any
-) -> dict[str, Any]:
-    """A message for the context `ids`, whose first `held` ids are not sent again."""
-    hashes = PrefixHashes(salt)
-    hashes.extend(ids)
-    return {
-        "session_id": "s",
-        "round": 0,
-        "context": {"start": held, "token_ids": list(ids[held:]), "prefix_hash": hashes.at(held)},
-        "num_prompt_tokens": 0,
-        "max_tokens": 16,
-        "sampling": {"seed": 7, **(sampling or {})},
-        "cache_salt": salt,
-        **({} if "draft_tokens" in fields else {"candidates": []} if "candidates" not in fields else {}),
-        **fields,
-    }
+@asynccontextmanager
+async def drafter(
+    runner: FakeRunner | None = None, lookup: bool = False, **settings: Any
+) -> AsyncIterator[Drafter]:
+    config = DraftWorkerConfig(**{"slot_hold_ms": 0, **settings})
+    runner = runner or FakeRunner(config.slots)
+
+    def load(progress: Callable[[str], None]) -> TorchDrafter:
+        return TorchDrafter(fake_engine(runner, "draft", config), config.q_top_k)
+
+    async with running(create_draft_app(config, None if lookup else load)) as client:
+        yield Drafter(client, runner)
 
 
 def blended(share: float) -> Callable[[Sequence[int]], Tensor]:
     """Logits that agree with hash_logits but for a share of something else: a draft model."""
     return lambda ids: (1 - share) * hash_logits(ids) + share * hash_logits(ids, b"draft")
-
-
-def async_test(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine function as a test, for half a minute at most."""
-
-    @wraps(test)
-    def run(*args: Any, **fields: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **fields), 30))
-
-    return run

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from engines.sampling import mass
 from engines.sampling.distribution import Part
-from engines.sampling.ranking import leading, ranked
+from engines.sampling.ranking import leading
 from engines.sampling.rows import SamplingRow
 
-LEADING = 1024
-"""How many tokens are ranked before ranking all of them, which is only done for rows whose cut lies beyond these."""
+LEADING = (256, 4096)
+"""How many tokens are ranked at first, and for rows whose cut lies beyond these; after that all of them are."""
 
 
 def is_cut(row: SamplingRow, vocabulary: int) -> bool:
@@ -28,27 +28,24 @@ def cut(x: Tensor, rows: Sequence[SamplingRow], places: Tensor) -> list[Part]:
     reaches top_p of the mass that min_p and top_k left.
     """
     vocabulary = x.shape[-1]
-    values, ids, certain = leading(x, _width(rows, vocabulary))
-    count, known = _Cuts.of(rows, x.device).count(values, x)
-    if values.shape[-1] == vocabulary:
-        return [_part(places, values, ids, count)]
-    short = ~known | (count > certain)
-    if not bool(short.any()):
-        return [_part(places, values, ids, count)]
-    parts = []
-    enough = torch.nonzero(~short).flatten()
-    if len(enough):
-        parts.append(_part(places[enough], values[enough], ids[enough], count[enough]))
-    beyond = torch.nonzero(short).flatten()
-    rest = x[beyond]
-    values, ids = ranked(rest)
-    count, _ = _Cuts.of([rows[i] for i in beyond.tolist()], x.device).count(values, rest)
-    return [*parts, _part(places[beyond], values, ids, count)]
+    parts: list[Part] = []
+    for width in [*_widths(rows, vocabulary), vocabulary]:
+        values, ids, certain = leading(x, width)
+        count, known = _Cuts.of(rows, x.device).count(values, x)
+        done = known & (count <= certain)
+        if bool(done.all()):
+            return [*parts, _part(places, values, ids, count)]
+        found, rest = torch.nonzero(done).flatten(), torch.nonzero(~done).flatten()
+        if len(found):
+            parts.append(_part(places[found], values[found], ids[found], count[found]))
+        x, places, rows = x[rest], places[rest], [rows[i] for i in rest.tolist()]
+    raise AssertionError("ranking the whole vocabulary tells every cut")
 
 
-def _width(rows: Sequence[SamplingRow], vocabulary: int) -> int:
-    """How many tokens to rank first: no more than top_k may keep, and one to see a tie by."""
-    return min(max(row.sampling.top_k + 1 if row.sampling.top_k else LEADING for row in rows), LEADING, vocabulary)
+def _widths(rows: Sequence[SamplingRow], vocabulary: int) -> list[int]:
+    """How many tokens to rank before all of them; for top_k alone one more than the largest, to see a tie by."""
+    largest = max(row.sampling.top_k or vocabulary for row in rows) + 1
+    return [largest] if largest <= LEADING[0] else [width for width in LEADING if width < vocabulary]
 
 
 def _part(places: Tensor, values: Tensor, ids: Tensor, count: Tensor) -> Part:

@@ -16,6 +16,7 @@ from engines.sampling import noise
 from engines.sampling.distribution import Distribution, Part
 from engines.sampling.ranking import first, lowest_best
 from engines.sampling.rows import SamplingRow
+from engines.sampling.tiles import tiles
 
 
 def draw(distribution: Distribution, rows: Sequence[SamplingRow], stream: int = noise.DRAW) -> Tensor:
@@ -31,9 +32,20 @@ def draw_keyed(distribution: Distribution, keys: Tensor) -> Tensor:
 
 def draw_logits(logits: Tensor, token_ids: Tensor | None, keys: Tensor) -> Tensor:
     """One token a row, int64 [r], of logits float [r, K] over ids int64 [r, K] (None: all), under keys int64 [r]."""
-    if token_ids is not None and token_ids.shape[-1] == 1:
-        return token_ids[:, 0]
-    return lowest_best(_perturbed(logits, token_ids, keys), token_ids)
+    if token_ids is not None:
+        return (
+            token_ids[:, 0] if token_ids.shape[-1] == 1 else lowest_best(_perturbed(logits, token_ids, keys), token_ids)
+        )
+    token = torch.zeros_like(keys)
+    best = torch.full(keys.shape, -torch.inf, dtype=torch.float64, device=keys.device)
+    for columns in tiles(logits):
+        ids = torch.arange(columns.start, columns.stop, device=keys.device)
+        perturbed = _perturbed(logits[:, columns], ids, keys)
+        place = perturbed.argmax(dim=-1)
+        value = perturbed.gather(-1, place[:, None])[:, 0]
+        token = torch.where(value > best, place + columns.start, token)
+        best = torch.maximum(best, value)
+    return token
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,7 @@ def draw_top2(distribution: Distribution, rows: Sequence[SamplingRow], stream: i
 
 def row_keys(rows: Sequence[SamplingRow], stream: int, device: torch.device) -> Tensor:
     """The noise key of each row in a stream, int64 [R]."""
-    seeds = noise.as_seeds([row.seed for row in rows], device)
+    seeds = torch.tensor([row.seed for row in rows], dtype=torch.int64, device=device)
     positions = torch.tensor([row.position for row in rows], dtype=torch.int64, device=device)
     return noise.row_keys(seeds, stream, positions)
 

@@ -14,6 +14,8 @@ import math
 import torch
 from torch import Tensor
 
+from engines.sampling.tiles import tiles
+
 
 def scale_bits(vocabulary: int) -> int:
     """Fractional bits of a mass: as many as keep the sum over `vocabulary` tokens below 2^63."""
@@ -27,7 +29,10 @@ def masses(x: Tensor, peak: Tensor, bits: int) -> Tensor:
 
 def total(x: Tensor, peak: Tensor, bits: int) -> Tensor:
     """The mass of whole rows: float [R, V] and float [R] → int64 [R]."""
-    return masses(x, peak, bits).sum(-1)
+    found = torch.zeros(x.shape[0], dtype=torch.int64, device=x.device)
+    for columns in tiles(x):
+        found += masses(x[:, columns], peak, bits).sum(-1)
+    return found
 
 
 def log_total(total: Tensor, peak: Tensor, bits: int) -> Tensor:

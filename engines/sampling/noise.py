@@ -54,11 +54,6 @@ def mix_choice(seed: int, choice_index: int) -> int:
     return _signed(_mix_int(_mix_int(seed + _GAMMA) + choice_index * _GAMMA))
 
 
-def as_seeds(seeds: list[int], device: torch.device | str = "cpu") -> Tensor:
-    """Python integers as an int64 tensor [R], modulo 2^64."""
-    return torch.tensor([_signed(seed) for seed in seeds], dtype=torch.int64, device=device)
-
-
 def row_keys(seeds: Tensor, stream: int, positions: Tensor) -> Tensor:
     """One int64 key for each (seed, stream, position): [R] and [R] → [R]."""
     key = _mix_(seeds + _signed(_GAMMA))

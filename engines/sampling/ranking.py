@@ -39,8 +39,8 @@ def first(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def lowest_best(values: Tensor, token_ids: Tensor | None) -> Tensor:
-    """The id of each row's largest value, the lowest on ties: float [R, K] → int64 [R]. No ids: columns are ids."""
-    best = values.amax(dim=-1, keepdim=True)
+    """The id of each row's largest value, the lowest on ties: float [r, K] → int64 [r]. No ids: columns are ids."""
     if token_ids is None:
-        token_ids = torch.arange(values.shape[-1], device=values.device).expand_as(values)
+        return values.argmax(dim=-1)  # the first of equal ones, as torch documents it
+    best = values.amax(dim=-1, keepdim=True)
     return token_ids.masked_fill(values != best, torch.iinfo(torch.int64).max).amin(dim=-1)

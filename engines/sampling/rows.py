@@ -15,8 +15,8 @@ class SamplingRow:
     """One row of logits to draw from.
 
     `position` is the absolute index, prompt included, of the token to be drawn; `history` holds the ids before it
-    (drafts included), of which the first `num_prompt_tokens` are the prompt. `seed` has `choice_index` mixed in already
-    (noise.mix_choice). `stop_token_ids` are the model's own and the request's, masked while fewer than
+    (drafts included), of which the first `num_prompt_tokens` are the prompt. `seed`, an int64, has `choice_index` mixed
+    in already (noise.mix_choice). `stop_token_ids` are the model's own and the request's, masked while fewer than
     `sampling.min_tokens` have been drawn.
     """
 

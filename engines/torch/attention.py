@@ -21,7 +21,7 @@ from engines.torch.kv_cache import KeyValueCache
 ATTENTION_NAME = "tandem"
 PASS_ARGUMENT = "tandem_pass"
 # What transformers hands to every attention function and that changes nothing here: positions are in the plan.
-_HARMLESS = frozenset({"position_ids", "is_causal", "use_cache", "output_attentions", "cache_position", "dropout"})
+_HARMLESS = frozenset({"position_ids", "is_causal", "cache_position", "dropout"})
 
 
 class UnsupportedAttention(ModelError):
@@ -53,8 +53,10 @@ def tandem_attention(
     window = kwargs.pop("sliding_window", None)
     if window is not None and current.slot_length > window:
         raise UnsupportedAttention(f"{type(module).__name__} attends over a sliding window of {window} tokens")
+    if not kwargs.get("is_causal", getattr(module, "is_causal", True)):
+        raise UnsupportedAttention(f"{type(module).__name__} is not causal")
     for name, argument in kwargs.items():
-        if name not in _HARMLESS and argument is not None:
+        if name not in _HARMLESS and argument is not None and argument is not False:
             raise UnsupportedAttention(f"{type(module).__name__} needs {name} in its attention")
     layer: Any = getattr(module, "layer_idx", None)
     if layer is None or attention_mask is not None:

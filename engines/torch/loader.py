@@ -6,12 +6,13 @@ from typing import Any, Literal
 
 import torch
 import transformers
+from safetensors import SafetensorError
 
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
 from engines.models import ModelFiles, weight_files
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, self_check
-from engines.torch.memory import cache_shape, check_fits, weight_bytes
+from engines.torch.memory import cache_shape, check_fits, slots_within, weight_bytes
 from engines.torch.runner import Runner
 from engines.torch.support import check_supported, context_length
 
@@ -21,7 +22,8 @@ Dtype = Literal["auto", "float32", "bfloat16", "float16"]
 def load_runner(
     files: ModelFiles,
     *,
-    num_slots: int,
+    num_slots: int | None = None,
+    kv_memory_bytes: int = 2**30,
     slot_length: int | None = None,
     device: str = "auto",
     dtype: Dtype = "auto",
@@ -30,6 +32,7 @@ def load_runner(
 ) -> Runner:
     """Load a model and allocate its key-value memory.
 
+    The number of slots is given, or (None) follows from `kv_memory_bytes`, the memory for keys and values.
     `slot_length` None: the model's context length. `device` auto: CUDA where there is one. `dtype` auto: bfloat16 on
     CUDA, float32 on CPU. With `batch_invariant` the runner's bits are checked before it is returned.
 
@@ -48,13 +51,15 @@ def load_runner(
         check_environment(place, kind, config)
     try:
         check_supported(config, length)
-        check_fits(weight_bytes(files.folder, kind), cache_shape(config), num_slots, length, kind, place)
-    except ModelError as error:
+        shape = cache_shape(config)
+        slots = slots_within(kv_memory_bytes, shape, length, kind) if num_slots is None else num_slots
+        check_fits(weight_bytes(files.folder, kind), shape, slots, length, kind, place)
+    except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
     model = _load(files, kind, allow_pickle_weights).to(place)
     if batch_invariant:
         make_batch_invariant(model)
-    runner = Runner(model, num_slots, length, batch_invariant=batch_invariant)
+    runner = Runner(model, slots, length, batch_invariant=batch_invariant)
     if batch_invariant:
         self_check(runner)
     return runner
@@ -102,11 +107,16 @@ def _load(files: ModelFiles, dtype: torch.dtype, allow_pickle_weights: bool) -> 
         raise ModelError(f"{files.id}: {files.folder} has no weights that may be loaded")
     transformers.utils.logging.disable_progress_bar()
     try:
-        return transformers.AutoModelForCausalLM.from_pretrained(
+        model, report = transformers.AutoModelForCausalLM.from_pretrained(
             files.folder,
             dtype=dtype,
             trust_remote_code=False,
             use_safetensors=None if allow_pickle_weights else True,
+            output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError, RuntimeError) as error:
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{files.id}: could not be loaded: {error}") from error
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would leave them random, with no more than a warning
+        raise ModelError(f"{files.id}: {len(missing)} tensors are missing from its weights, {missing[0]} among them")
+    return model

@@ -75,12 +75,12 @@ class EngineLoop:
     @property
     def running(self) -> int:
         """Jobs on a slot."""
-        return len(self._active)
+        return sum(not run.ended for run in self._active)
 
     @property
     def waiting(self) -> int:
         """Jobs without one."""
-        return len(self._queue)
+        return sum(not run.ended for run in tuple(self._queue))
 
     @property
     def alive(self) -> bool:
@@ -93,6 +93,8 @@ class EngineLoop:
         its ids may be changed. Raises QueueFull and NotReady before any work, DeadlineExceeded, EngineFailure, and
         whatever WireError the job raises.
         """
+        if time.monotonic() >= deadline:
+            raise _too_late()
         run = self._submit(job, deadline)
         try:
             async with asyncio.timeout(None if deadline == float("inf") else max(0.0, deadline - time.monotonic())):
@@ -191,7 +193,10 @@ class EngineLoop:
         """Give slots to waiting jobs, first come first served but for those whose session has its slot already."""
         while self._disowned:
             self.slots.disown(self._disowned.popleft())
-        for run in list(self._queue):
+        now = time.monotonic()
+        for run in tuple(self._queue):
+            if run.cancelled or now >= run.deadline:
+                continue  # It came after `_drop`, which will see to it.
             job = run.job
             slot = self.slots.acquire(job.ids, job.salt, job.owner, job.usable)
             if slot is None:

@@ -54,6 +54,21 @@ def cache_shape(config: Any) -> CacheShape:
     return CacheShape(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim, dim)
 
 
+def slots_within(budget: int, shape: CacheShape, slot_length: int, dtype: torch.dtype) -> int:
+    """How many sessions of `slot_length` tokens `budget` bytes of keys and values hold.
+
+    Raises:
+        ModelError: where not even one.
+    """
+    per_slot = slot_length * shape.bytes_per_token(dtype)
+    if per_slot > budget:
+        raise ModelError(
+            f"{_gib(budget)} hold no keys and values of {slot_length} tokens, which take {_gib(per_slot)}; "
+            "give more memory or a shorter context length"
+        )
+    return budget // per_slot
+
+
 def check_fits(
     weights: int, shape: CacheShape, num_slots: int, slot_length: int, dtype: torch.dtype, device: torch.device
 ) -> None:
@@ -68,7 +83,7 @@ def check_fits(
     if weights + cache > free:
         raise ModelError(
             f"does not fit on {device}: {_gib(weights)} of weights and {_gib(cache)} for keys and values "
-            f"({num_slots} sessions × {slot_length} tokens × {per_token / 1024:.0f} KiB), {_gib(free)} free; "
+            f"({num_slots} sessions × {slot_length} tokens × {per_token:,} B), {_gib(free)} free; "
             "lower the number of sessions or the context length, or choose a smaller dtype"
         )
 

@@ -18,7 +18,7 @@ from engines.torch.rows import Row, check_path, check_rows
 __all__ = ["Row", "Runner"]
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
-_INVARIANT_BUCKET = 64
+INVARIANT_BUCKET = 64
 
 
 class Runner:
@@ -45,7 +45,7 @@ class Runner:
         model.eval()
         model.set_attn_implementation(ATTENTION_NAME)
         shape, group = self._probe()
-        bucket = _INVARIANT_BUCKET if batch_invariant else 1
+        bucket = INVARIANT_BUCKET if batch_invariant else 1
         padded_length = -(-slot_length // bucket) * bucket
         self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
         self.row_multiple = _row_multiple(self.dtype) if batch_invariant else 1

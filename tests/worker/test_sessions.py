@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -13,12 +14,12 @@ from hypothesis import strategies as st
 from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, StaleRound
 from protocol.hashing import PrefixHashes
 from protocol.messages import VerifyRequest
-from tests.worker_apps import async_test, request
+from tests.wire import async_test, request
 from worker.sessions import Call, Session, SessionTable
 
 
 def verify_request(ids: list[int], **fields: Any) -> VerifyRequest:
-    return VerifyRequest.model_validate_json(VerifyRequest.model_construct(**request(ids, **fields)).model_dump_json())
+    return VerifyRequest.model_validate_json(json.dumps(request(ids, **{"candidates": [], **fields})))
 
 
 class Table:

@@ -106,14 +106,13 @@ def cases(draw_: st.DrawFn) -> tuple[list[float], SamplingRow, list[bool] | None
     return logits, row, allowed
 
 
-@pytest.fixture(params=[3, 1024], ids=["rank 3 first", "rank 1024 first"])
-def leading_width(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """So short a first ranking that tiny vocabularies take both paths."""
+@pytest.fixture(params=[(2, 7), cuts.LEADING], ids=["rank 2, 7, all", "as shipped"])
+def leading_widths(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So short first rankings that tiny vocabularies take every path."""
     monkeypatch.setattr(cuts, "LEADING", request.param)
-    return int(request.param)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(case=cases())
 def check_reference(case: tuple[list[float], SamplingRow, list[bool] | None]) -> None:
     logits, row, allowed = case
@@ -127,11 +126,13 @@ def check_reference(case: tuple[list[float], SamplingRow, list[bool] | None]) ->
     assert found == reference(logits, row, allowed)
 
 
-def test_equals_the_reference(leading_width: int) -> None:
+@pytest.mark.usefixtures("leading_widths")
+def test_equals_the_reference() -> None:
     check_reference()
 
 
-def test_ties_at_a_cut_go_to_the_lowest_ids(leading_width: int) -> None:
+@pytest.mark.usefixtures("leading_widths")
+def test_ties_at_a_cut_go_to_the_lowest_ids() -> None:
     flat = torch.zeros(4000)
     assert as_dict(flat, sampling_row(top_k=3)) == {0: 0.0, 1: 0.0, 2: 0.0}
     assert sorted(as_dict(flat, sampling_row(top_p=0.5))) == list(range(2000))
@@ -196,8 +197,8 @@ def test_a_row_is_the_same_bits_in_any_batch(vocabulary: int, threads: int) -> N
 def test_bits_do_not_depend_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
     logits, rows = mixed_batch(5000)
     logprobs = process(logits, rows).logprobs()
-    for width in (1, 7, 100, 5000):
-        monkeypatch.setattr(cuts, "LEADING", width)
+    for widths in ((1, 2), (7, 100), (4999, 5000), ()):
+        monkeypatch.setattr(cuts, "LEADING", widths or (6000,))
         assert torch.equal(process(logits, rows).logprobs(), logprobs)
 
 

@@ -1,0 +1,99 @@
+"""From a worker's settings to a running model of the torch engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import transformers
+
+from config.workers import WorkerConfig
+from engines.errors import ModelError
+from engines.models import ModelFiles, resolve_model
+from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
+from engines.torch.engine import TorchEngine
+from engines.torch.loader import load_runner, pick_device, pick_dtype, runner_fingerprint
+from engines.torch.loop import EngineLoop, PassReport
+from engines.torch.memory import cache_shape
+from engines.torch.slots import SlotCache
+from engines.torch.support import context_length
+from protocol.messages import Capabilities, ModelInfo, StepTime
+
+LONGEST_DEFAULT_CONTEXT = 8192
+"""Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
+
+
+def load_engine(
+    config: WorkerConfig,
+    role: Literal["draft", "target"],
+    capabilities: Capabilities,
+    on_pass: Callable[[PassReport], None],
+    progress: Callable[[str], None],
+) -> TorchEngine:
+    """Find, load and start the configured model; `progress` hears what is being done.
+
+    The process's environment must have been prepared (engines.torch.environment). Raises ModelError.
+    """
+    progress(f"looking for {config.model}")
+    files = resolve_model(config.model, allow_pickle_weights=config.allow_pickle_weights, progress=progress)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    length, slots = _sizes(config, files)
+    progress(f"loading {files.id}")
+    tokenizer = load_tokenizer(files)
+    runner = load_runner(
+        files,
+        num_slots=slots,
+        slot_length=length,
+        device=config.device,
+        dtype=config.dtype,
+        batch_invariant=config.batch_invariant,
+        allow_pickle_weights=config.allow_pickle_weights,
+    )
+    progress(f"measuring {files.id}")
+    step_seconds = runner.measure_step_seconds()
+    model = runner.model
+    stops = stop_token_ids(tokenizer, model.config, model.generation_config)
+    told = tokenizer_info(
+        files, tokenizer, stop_ids=stops, logits_size=runner.vocab_size, context_length=runner.slot_length
+    )
+    cache = SlotCache(slots, runner.copy, config.slot_hold_ms / 1000)
+    loop = EngineLoop(runner, cache, config.max_queue, config.prefill_chunk_tokens, on_pass)
+    info = ModelInfo(
+        role=role,
+        id=files.id,
+        engine="torch",
+        dtype=str(runner.dtype).removeprefix("torch."),
+        device=str(runner.device),
+        vocabulary=told.vocabulary,
+        special_token_ids=special_token_ids(tokenizer),
+        stop_token_ids=stops,
+        context_length=runner.slot_length,
+        max_sessions=slots,
+        fingerprint=runner_fingerprint(files, runner),
+        capabilities=capabilities.model_copy(update={"batch_invariant": runner.batch_invariant}),
+        step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
+    )
+    loop.start()
+    return TorchEngine(loop, info, told)
+
+
+def _sizes(config: WorkerConfig, files: ModelFiles) -> tuple[int, int]:
+    """The length of a slot, and how many there are. Raises ModelError where not even one fits `memory_gb`."""
+    try:
+        described = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
+    length = config.context_length or min(context_length(described), LONGEST_DEFAULT_CONTEXT)
+    if config.memory_gb is None:
+        return length, config.slots
+    dtype = pick_dtype(config.dtype, pick_device(config.device))
+    slot_bytes = length * cache_shape(described).bytes_per_token(dtype)
+    slots = int(config.memory_gb * 2**30 // slot_bytes)
+    if slots < 1:
+        raise ModelError(
+            f"{files.id}: one session of {length} tokens takes {slot_bytes / 2**30:.2f} GiB for keys and values, "
+            f"more than memory_gb = {config.memory_gb:g}; raise it or lower the context length"
+        )
+    return length, min(slots, 1024)

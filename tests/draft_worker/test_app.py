@@ -1,0 +1,115 @@
+"""The draft worker's app: which drafter serves a call, and what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from protocol.errors import ErrorBody
+from protocol.messages import ModelInfo
+from tests.wire import async_test, request
+from tests.worker_apps import drafter
+
+REPEATING = [5, 1, 2, 3, 4, 5, 1, 2]
+
+
+@async_test
+async def test_lookup_needs_no_model_and_follows_the_session() -> None:
+    async with drafter(lookup=True) as worker:
+        info = ModelInfo.model_validate_json((await worker.client.get("/v1/model")).content)
+        assert (info.id, info.vocabulary) == ("lookup", None)
+        assert (await worker.client.get("/v1/tokenizer")).status_code == 404
+        answer = await worker.draft(ids=REPEATING)
+        assert answer["source"] == "lookup"
+        assert [c["token_ids"] for c in answer["candidates"]] == [[3, 4, 5, 1]]
+        ids = [*REPEATING, 3, 9, 9, 4, 5]
+        answer = await worker.draft(ids=ids, held=len(REPEATING) + 1, round=1)
+        assert [c["token_ids"] for c in answer["candidates"]] == [[1, 2, 3, 9]]
+        assert (await worker.draft(ids=[7, 8], round=2))["candidates"] == []
+        assert (await worker.draft(ids=REPEATING, round=3, draft_tokens=0))["candidates"] == []
+
+
+def test_a_lookup_worker_does_not_import_torch() -> None:
+    code = (
+        "import sys; from config.workers import DraftWorkerConfig; from draft_worker.app import create_app;"
+        "create_app(DraftWorkerConfig()); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@async_test
+async def test_copied_drafts_have_a_one_hot_q() -> None:
+    async with drafter(lookup=True) as worker:
+        (candidate,) = (await worker.draft(ids=REPEATING, want_q=True, draft_tokens=2))["candidates"]
+        assert candidate["q"] == [{"token_ids": [3], "logprobs": [0.0]}, {"token_ids": [4], "logprobs": [0.0]}]
+
+
+@async_test
+async def test_a_request_picks_its_drafter() -> None:
+    async with drafter() as worker:
+        assert (await worker.draft(ids=REPEATING))["source"] == "model"
+        assert (await worker.draft(ids=REPEATING, round=1, draft_model="lookup"))["source"] == "lookup"
+        assert (await worker.draft(ids=REPEATING, round=2, draft_model="fake"))["source"] == "model"
+
+
+@async_test
+async def test_a_prediction_drafts_while_it_matches_and_is_sent_once() -> None:
+    async with drafter() as worker:
+        predicted = [10, 11, 12, 13, 14, 15, 16, 17]
+        prompt = [1, 2, 3]
+        fields: dict[str, Any] = {"num_prompt_tokens": 3, "draft_tokens": 3}
+        answer = await worker.draft(ids=prompt, prediction={"token_ids": predicted}, **fields)
+        assert answer["source"] == "prediction"
+        assert answer["candidates"][0]["token_ids"] == [10, 11, 12]
+        answer = await worker.draft(ids=[*prompt, 10, 11, 9], held=5, round=1, **fields)
+        assert (answer["source"], answer["candidates"][0]["token_ids"]) == ("prediction", [13, 14, 15])
+        answer = await worker.draft(ids=[*prompt, 10, 11, 9, 8, 7], held=6, round=2, **fields)
+        assert answer["source"] == "model", "no match: the worker's own drafter"
+        answer = await worker.draft(ids=[*prompt, 10, 11, 9, 8, 7, 12, 13], held=8, round=3, **fields)
+        assert (answer["source"], answer["candidates"][0]["token_ids"]) == ("prediction", [14, 15, 16])
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "field"),
+    [
+        ({"draft_tokens": 33}, 422, "draft_tokens"),
+        ({"num_candidates": 9}, 422, "num_candidates"),
+        ({"draft_model": "other"}, 400, "draft_model"),
+        ({"lookahead_tokens": 1}, 400, "lookahead_tokens"),
+        ({"want_q": True, "num_candidates": 2}, 400, "num_candidates"),
+        ({"grammar": {"type": "regex", "value": "a", "start": 0}}, 400, "grammar.type"),
+        ({"ids": [1, 32]}, 400, "context.token_ids.1"),
+    ],
+)
+@async_test
+async def test_what_cannot_be_drafted_is_refused_by_name(fields: dict[str, Any], status: int, field: str) -> None:
+    async with drafter() as worker:
+        got, body = await worker.post("/v1/draft", request(**{"ids": REPEATING, "draft_tokens": 2, **fields}))
+        assert (got, ErrorBody.model_validate(body).error.field) == (status, field)
+
+
+@async_test
+async def test_a_batch_of_drafts() -> None:
+    async with drafter() as worker:
+        items = [request(REPEATING, draft_tokens=2, session_id=name) for name in "ab"]
+        items.append(request([99], draft_tokens=2, session_id="c"))
+        status, body = await worker.post("/v1/draft/batch", {"items": items})
+        assert status == 200
+        assert body["items"][0]["response"]["candidates"] == body["items"][1]["response"]["candidates"]
+        assert body["items"][2]["error"]["field"] == "context.token_ids.0"
+
+
+@async_test
+async def test_sessions_restart_and_mismatch_like_a_targets() -> None:
+    async with drafter(lookup=True) as worker:
+        status, body = await worker.post("/v1/draft", request(REPEATING, held=3, draft_tokens=2))
+        assert (status, body["error"]["code"]) == (409, "context_mismatch")
+        await worker.draft(ids=REPEATING, round=1)
+        status, body = await worker.post("/v1/draft", request(REPEATING, draft_tokens=2))
+        assert (status, body["error"]["code"]) == (409, "stale_round")
+        assert (await worker.client.delete("/v1/sessions/s")).status_code == 204
+        assert await worker.metric("tandem_sessions") == 0
+        assert await worker.metric("tandem_spec_decode_num_draft_tokens_total") == 4

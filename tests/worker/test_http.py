@@ -1,0 +1,159 @@
+"""The HTTP shell over real sockets: clients that leave, dawdle, or never read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI
+
+from config.workers import TargetWorkerConfig
+from target_worker.app import create_app
+from target_worker.torch_engine import TorchTarget
+from tests.fake_runner import FakeRunner
+from tests.wire import async_test, request
+from tests.worker_apps import fake_engine
+
+SMALL_BUFFER = 8192
+"""Bytes; so that a reader that does not read is felt soon."""
+ENDLESS: dict[str, Any] = {"max_tokens": 1_000_000, "sampling": {"ignore_eos": True}}
+
+
+class Served:
+    """A target on a real port."""
+
+    def __init__(self, port: int, runner: FakeRunner, engine: TorchTarget) -> None:
+        self.port = port
+        self.runner = runner
+        self.loop = engine._loop
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SMALL_BUFFER)
+        connection.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(connection, ("127.0.0.1", self.port))
+        return await asyncio.open_connection(sock=connection, limit=SMALL_BUFFER)
+
+    async def send(self, path: str, message: dict[str, Any]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """A connection with a request sent and nothing read."""
+        reader, writer = await self.connect()
+        writer.write(post(path, json.dumps(message).encode()))
+        await writer.drain()
+        return reader, writer
+
+
+def post(path: str, body: bytes, length: int | None = None) -> bytes:
+    length = len(body) if length is None else length
+    return f"POST {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n".encode() + body
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIterator[Served]:
+    config = TargetWorkerConfig(slot_hold_ms=0, **settings)
+    runner = runner or FakeRunner(config.slots, slot_length=100_000)
+    engine = TorchTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, False)
+    app: FastAPI = create_app(config, lambda progress: engine)
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
+        listening.bind(("127.0.0.1", 0))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+        serving = asyncio.create_task(server.serve([listening]))
+        await until(lambda: server.started)
+        await until(lambda: engine._loop.alive)
+        try:
+            yield Served(listening.getsockname()[1], runner, engine)
+        finally:
+            server.should_exit = True
+            await serving
+
+
+@async_test
+async def test_a_client_that_leaves_stops_its_stream_and_frees_its_slot() -> None:
+    async with served(slots=1) as worker:
+        reader, writer = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
+        await reader.readuntil(b'"round"')
+        assert worker.loop.running == 1
+        writer.close()
+        await until(lambda: worker.loop.running == 0)
+        passes = len(worker.runner.passes)
+        await asyncio.sleep(0.02)
+        assert len(worker.runner.passes) == passes
+
+
+@async_test
+async def test_a_client_that_leaves_while_it_waits_gives_up_its_place() -> None:
+    async with served(slots=1) as worker:
+        reader, streaming = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
+        await reader.readuntil(b'"round"')
+        _, writer = await worker.send("/v1/verify", request([3], session_id="w", candidates=[]))
+        await until(lambda: worker.loop.waiting == 1)
+        writer.close()
+        await until(lambda: worker.loop.waiting == 0)
+        streaming.close()
+
+
+@async_test
+async def test_a_reader_that_never_reads_stops_its_own_job_and_nothing_else() -> None:
+    async with served(slots=2, stall_timeout_ms=300) as worker:
+        stalled = await worker.send("/v1/generate", request([1, 2], logprobs=20, **ENDLESS))
+        await until(lambda: worker.loop.running == 1)
+        # Its socket and the server's buffers fill up, then its job waits, and at last it is cut off.
+        await until(lambda: worker.loop.running == 0)
+        reader, writer = await worker.send("/v1/verify", request([3], session_id="other", candidates=[]))
+        assert b"200 OK" in await reader.readline()
+        writer.close()
+        stalled[1].close()
+
+
+@async_test
+async def test_a_second_stream_of_a_session_takes_over_from_the_first() -> None:
+    async with served(slots=1) as worker:
+        first, one = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
+        await first.readuntil(b'"round"')
+        second, two = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
+        await second.readuntil(b'"round"')
+        rest = await first.read()
+        assert rest.count(b'"stale_round"') == 1
+        assert rest.rindex(b'"stale_round"') > rest.rindex(b'"token_ids"')
+        one.close()
+        two.close()
+
+
+@async_test
+async def test_a_body_that_dawdles_or_breaks_off_costs_nothing() -> None:
+    async with served(body_timeout_ms=100) as worker:
+        reader, writer = await worker.connect()
+        writer.write(post("/v1/verify", b"{", length=100))
+        assert b"408" in await reader.readline()
+        writer.close()
+        _, writer = await worker.connect()
+        writer.write(post("/v1/verify", b"{", length=100))
+        await writer.drain()
+        writer.close()
+        reader, writer = await worker.send("/v1/verify", request([3], candidates=[]))
+        assert b"200 OK" in await reader.readline()
+        writer.close()
+
+
+@async_test
+async def test_a_deleted_sessions_stream_ends_with_a_reason() -> None:
+    async with served(slots=1) as worker:
+        reader, writer = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
+        await reader.readuntil(b'"round"')
+        other, closer = await worker.connect()
+        closer.write(b"DELETE /v1/sessions/s HTTP/1.1\r\nHost: worker\r\n\r\n")
+        assert b"204" in await other.readline()
+        assert worker.loop.running == 0
+        assert b"deleted" in await reader.read()
+        writer.close()
+        closer.close()
