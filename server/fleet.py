@@ -31,6 +31,8 @@ from server.workers.transport import Transport
 from server.workers.worker import Role, Worker
 
 _CLOSE_SECONDS = 2.0
+# Every draft worker drafts by lookup too, whatever its own model.
+_LOOKUP = "lookup"
 
 
 class Fleet:
@@ -50,7 +52,7 @@ class Fleet:
         self._budget = RetryBudget()
         self._requests = BackgroundTasks()
         self._watches: list[asyncio.Task[None]] = []
-        self._pairs: dict[tuple[str, str], PairState] = {}
+        self._pairs: dict[tuple[str, str, bool], PairState] = {}
         self._created = int(time.time())
         self._served: ServedModel | None = None
 
@@ -103,10 +105,11 @@ class Fleet:
             info = await target.info()
             speculating: Speculating | None = None
             if drafters is not None and "gateway" in info.capabilities.rounds and info.vocabulary is not None:
-                drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call)
+                lookup = _LOOKUP if self._draft_model(request.speculation) == _LOOKUP else None
+                drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call, lookup)
                 speculating = Speculating(
                     drafts=drafts,
-                    planner=self._planner(request.speculation, info),
+                    planner=self._planner(request, drafters, info),
                     longest_draft=self._config.draft_timeout_seconds,
                     patient=not request.speculation.adaptive,
                 )
@@ -133,25 +136,36 @@ class Fleet:
         """The pool that `draft_model` names; None where nothing is to be drafted. Raises InvalidRequest."""
         if not speculation.enabled:
             return None
-        name = speculation.draft_model or self._config.draft_model
-        if name is None or name == self._config.draft_model:
-            return self._pools.get(name) or self._pools[None]
-        if name in self._pools:
-            return self._pools[name]
+        name = self._draft_model(speculation)
+        pool = self._pools.get(name)
+        if pool is not None:
+            return pool if any(pool) else None
+        if name == self._config.draft_model:
+            return self._pools[None]
         workers = [worker for worker in self._drafters if worker.info is not None and worker.info.id == name]
+        if not workers and name == _LOOKUP:
+            return self._pools[None]
         if not workers:
             known = ", ".join(self._drafter_names()) or "none"
             raise InvalidRequest(f"no draft model {name!r}; known are: {known}", param="speculative.draft_model")
         return Pool(workers)
 
-    def _planner(self, speculation: Speculation, target: ModelInfo) -> Planner:
+    def _draft_model(self, speculation: Speculation) -> str | None:
+        return speculation.draft_model or self._config.draft_model
+
+    def _planner(self, request: GenerationRequest, drafters: Pool, target: ModelInfo) -> Planner:
+        speculation = request.speculation
         if not speculation.adaptive:
             return FixedPlanner(speculation.draft_tokens, speculation.num_candidates)
-        name = speculation.draft_model or self._config.draft_model or ""
+        name = self._draft_model(speculation)
+        if name is None:
+            name = next((worker.info.id for worker in drafters if worker.info is not None), "")
+        # A predicted output is another drafter than the one that fills in for it.
+        pair = (target.fingerprint, name, request.prediction is not None)
         return AdaptivePlanner(
-            self._pairs.setdefault((target.fingerprint, name), PairState()),
+            self._pairs.setdefault(pair, PairState()),
             draft_tokens=speculation.draft_tokens,
-            max_draft_tokens=max(speculation.max_speculation_depth, 1),
+            max_draft_tokens=speculation.max_speculation_depth,
             num_candidates=speculation.num_candidates,
         )
 
@@ -160,6 +174,8 @@ class Fleet:
         names |= {worker.info.id for worker in self._drafters if worker.info is not None}
         if self._config.draft_model is not None:
             names.add(self._config.draft_model)
+        if names:
+            names.add(_LOOKUP)
         return sorted(names)
 
     def _drafter_state(self) -> DrafterState:

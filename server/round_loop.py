@@ -17,7 +17,10 @@ from server.workers.targets import TargetSide
 # How many tokens are decoded plainly before the drafter is looked at again: while it reads, and where there is none.
 _WHILE_READING = 8
 _WHILE_ABSENT = 16
-_SLACK_SECONDS = 0.1
+# Tokens of context that a verification may have had to read, for its time to count as a round's.
+_MOST_UNREAD = 40
+_PATIENT_SLACK = 0.5
+_SLACK = 0.1
 _FIRST_DRAFT_SECONDS = 1.0
 
 
@@ -99,20 +102,22 @@ class RoundLoop:
 
     async def _draft_and_verify(self, speculating: Speculating, plan: Plan) -> Round:
         worker = speculating.drafts.worker
-        most = self._info.capabilities.max_candidates
-        if worker is not None and worker.info is not None:
-            most = min(most, worker.info.capabilities.max_candidates)
-        num_candidates = max(1, min(plan.num_candidates, most))
-        self._context.metrics.draft_tokens.observe(plan.draft_tokens)
+        draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
+        for info in (self._info, worker.info if worker is not None else None):
+            if info is not None:
+                draft_tokens = max(1, min(draft_tokens, info.capabilities.max_draft_tokens))
+                num_candidates = max(1, min(num_candidates, info.capabilities.max_candidates))
+        self._context.metrics.draft_tokens.observe(draft_tokens)
         self._context.metrics.candidates.observe(num_candidates)
-        seconds = self._draft_seconds(speculating, plan.draft_tokens)
-        draft = await speculating.drafts.draft(plan.draft_tokens, num_candidates, self._remaining, seconds)
-        return await self._verify(draft, plan.draft_tokens, num_candidates)
+        seconds = self._draft_seconds(speculating, draft_tokens)
+        draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds)
+        return await self._verify(draft, draft_tokens, num_candidates)
 
     def _draft_seconds(self, speculating: Speculating, draft_tokens: int) -> float:
         """How long a draft may take: a few times what it takes, since waiting longer costs more than plain decoding."""
         times = speculating.drafts.times
-        seconds = 3.0 * times.draft(draft_tokens) + 2.0 * self._target.step_times.verify(1) + _SLACK_SECONDS
+        slack = _PATIENT_SLACK if speculating.patient else _SLACK
+        seconds = 3.0 * times.draft(draft_tokens) + 2.0 * self._target.step_times.verify(1) + slack
         if not times.measured:
             seconds = max(seconds, _FIRST_DRAFT_SECONDS)
         return min(seconds, speculating.longest_draft)
@@ -120,9 +125,11 @@ class RoundLoop:
     async def _verify(self, draft: Draft, asked: int, num_candidates: int) -> Round:
         answer, seconds = await self._target.verify(draft.candidates, self._remaining)
         rows = _rows(draft.candidates)
-        self._target.step_times.observe_verify(rows, answer.timings.rows, answer.timings.total_ms / 1000, seconds)
+        length = len(self._sequence)
+        if length - answer.cached_tokens <= _MOST_UNREAD:  # else it read a prompt, which says nothing of a round
+            self._target.step_times.observe_verify(rows, answer.timings.rows, answer.timings.total_ms / 1000, seconds)
         round_ = self._emit(answer, seconds, draft)
-        if self._speculating is not None and asked:
+        if self._speculating is not None and (draft.failed or draft.source is not None):
             times = self._times(self._speculating)
             if not draft.failed:
                 times.drafts.observe(asked, draft.seconds)

@@ -8,13 +8,18 @@ from server.adaptive.acceptance import Acceptance
 from server.adaptive.candidates import CandidateCount
 from server.adaptive.times import Average, DraftTimes, StepTimes
 
-# Units: tokens of plain decoding, that is: the time they take.
+# Credit: tokens of plain decoding, that is, the time they take.
 _FIRST_CREDIT = 12.0
-_MOST_CREDIT = 24.0
-_LEAST_CREDIT = -8.0
-_CREDIT_A_TOKEN = 0.03
+_MOST_CREDIT = 16.0
+_LEAST_CREDIT = -4.0
+_CREDIT_A_TOKEN = 0.02
+# Tokens of plain decoding between tries: where better acceptance would make speculation pay, and where it would not.
 _FIRST_INTERVAL = 16
-_LONGEST_INTERVAL = 512
+_LONGEST_INTERVAL = 64
+_LONGEST_HOPELESS_INTERVAL = 512
+# Plain decoding is what all is compared with: measured at first, and again after so many rounds without any.
+_PLAIN_SAMPLE = 4
+_ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
 _HYSTERESIS = 1.03
 
@@ -56,7 +61,7 @@ class Times:
 class PairState:
     """What is known of a drafter with a target, carried across requests.
 
-    `credit` is what speculation has earned over plain decoding and may lose again (it also earns 3% of what is decoded
+    `credit` is what speculation has earned over plain decoding and may lose again (it also earns 2% of what is decoded
     plainly, which pays for trying again). It bounds the loss whatever the model of times and acceptance believes.
     """
 
@@ -99,28 +104,37 @@ class AdaptivePlanner:
         num_candidates: int,
     ) -> None:
         self._pair = pair
-        self._max = max_draft_tokens
-        self._current = min(draft_tokens, max_draft_tokens)
+        self._max = max(max_draft_tokens, 1)
+        self._current = max(1, min(draft_tokens, self._max))
         self._candidates = CandidateCount(num_candidates)
         self._acceptance = Acceptance(fading=0.95, strength=6.0, prior=pair.acceptance)
         self._until_try = min(pair.interval, 2 * _FIRST_INTERVAL)
         self._trying = False
         self._promising = False
+        self._longest = _LONGEST_INTERVAL
 
     def plan(self, times: Times) -> Plan:
-        draft_tokens, seconds_a_token = self._best(times)
+        pair = self._pair
+        new = pair.acceptance.rounds < _UNMEASURED_ROUNDS
+        since_plain = times.steps.rounds_since_plain
+        if not new and (since_plain is None or since_plain > _ROUNDS_UNTIL_SAMPLE):
+            return Plan(0, plain_tokens=_PLAIN_SAMPLE)
+        expected = self._acceptance.expected_tokens(self._max)
+        draft_tokens, seconds_a_token = self._best(times, expected)
         plain = times.steps.plain()
         pays = seconds_a_token < plain
-        cost = self._price(draft_tokens, plain, times)
-        if self._pair.credit > 0.0 and (pays or self._promising or self._pair.acceptance.rounds < _UNMEASURED_ROUNDS):
-            self._trying = not pays
+        could_pay = self._could_pay(times, plain)
+        self._trying = not pays
+        self._longest = _LONGEST_INTERVAL if could_pay else _LONGEST_HOPELESS_INTERVAL
+        if pair.credit > 0.0 and (pays or new or (self._promising and could_pay)):
             return Plan(draft_tokens, self._candidates.count)
-        missing = cost - self._pair.credit
+        price = max(0.1, expected[draft_tokens] * (seconds_a_token / plain - 1.0))
+        missing = price - pair.credit
         if self._until_try <= 0 and missing <= 0.0:
             self._trying = True
             return Plan(draft_tokens, self._candidates.count)
         wait = max(self._until_try, int(missing / _CREDIT_A_TOKEN) + 1, 1)
-        return Plan(0, plain_tokens=min(wait, _LONGEST_INTERVAL))
+        return Plan(0, plain_tokens=min(wait, _LONGEST_HOPELESS_INTERVAL))
 
     def observe(self, outcome: Outcome, times: Times) -> None:
         pair, plain = self._pair, times.steps.plain()
@@ -135,37 +149,35 @@ class AdaptivePlanner:
                 outcome.num_candidates, outcome.drafted, outcome.accepted, outcome.gain, extra / plain
             )
         self._promising = outcome.accepted >= outcome.asked
-        if self._trying and not self._promising:
-            pair.interval = min(2 * pair.interval, _LONGEST_INTERVAL)
-            self._until_try = pair.interval
-        elif not self._trying:
+        if not self._trying:
             pair.interval = _FIRST_INTERVAL
             self._until_try = 0
+        elif not self._promising:
+            pair.interval = min(2 * pair.interval, self._longest)
+            self._until_try = pair.interval
 
     def observe_plain(self, tokens: int) -> None:
         self._until_try -= tokens
         self._pair.earn(_CREDIT_A_TOKEN * tokens)
 
-    def _best(self, times: Times) -> tuple[int, float]:
+    def _best(self, times: Times, expected: list[float]) -> tuple[int, float]:
         """The best γ of at least 1, and the seconds a token it is expected to take."""
-        if self._pair.acceptance.rounds < _UNMEASURED_ROUNDS:
-            return self._current, self._seconds_a_token(self._current, times)
-        options = {count: self._seconds_a_token(count, times) for count in range(1, self._max + 1)}
-        best = min(options, key=options.__getitem__)
-        if options[self._current] > _HYSTERESIS * options[best]:
-            self._current = best
-        return self._current, options[self._current]
-
-    def _seconds_a_token(self, draft_tokens: int, times: Times) -> float:
-        tokens = self._acceptance.expected_tokens(draft_tokens)[-1]
-        return self._seconds(draft_tokens, times) / tokens
-
-    def _seconds(self, draft_tokens: int, times: Times) -> float:
         fill = self._acceptance.fill()
+        costs = [self._seconds(count, fill, times) / expected[count] for count in range(1, self._max + 1)]
+        if self._pair.acceptance.rounds >= _UNMEASURED_ROUNDS:
+            best = costs.index(min(costs)) + 1
+            if costs[self._current - 1] > _HYSTERESIS * costs[best - 1]:
+                self._current = best
+        return self._current, costs[self._current - 1]
+
+    def _seconds(self, draft_tokens: int, fill: float, times: Times) -> float:
+        """What a round is expected to take. Where the drafter had no token, verification is that of one row."""
         verify = (1.0 - fill) * times.steps.verify(1) + fill * times.steps.verify(1 + draft_tokens)
         return times.drafts.draft(draft_tokens) + verify + self._pair.losses.value
 
-    def _price(self, draft_tokens: int, plain: float, times: Times) -> float:
-        """What a round is expected to lose, in tokens of plain decoding; at least a little."""
-        tokens = self._acceptance.expected_tokens(draft_tokens)[-1]
-        return max(0.1, self._seconds(draft_tokens, times) / plain - tokens)
+    def _could_pay(self, times: Times, plain: float) -> bool:
+        """Whether speculation would pay if all were accepted; if not, it is the drafter that is too slow."""
+        return any(
+            times.drafts.draft(count) + times.steps.verify(1 + count) + self._pair.losses.value < plain * (1 + count)
+            for count in range(1, self._max + 1)
+        )

@@ -49,9 +49,13 @@ class StepTimes:
         self._by_size: dict[int, Average] = {}
         self._plain = Average(0.1, clip=True)
         self._network = Average(0.1)
+        self.rounds_since_plain: int | None = None
+        """None until plain decoding has been measured at all."""
 
     def observe_verify(self, own_rows: int, pass_rows: int, worker_seconds: float, seconds: float) -> None:
         """`worker_seconds` is the worker's own total, `seconds` what the caller waited."""
+        if self.rounds_since_plain is not None:
+            self.rounds_since_plain += 1
         worker_seconds = min(worker_seconds, seconds)
         ratio = worker_seconds / self._at(self._observe_pass(own_rows, pass_rows))
         self._engine.add(ratio)
@@ -60,6 +64,7 @@ class StepTimes:
 
     def observe_plain(self, pass_rows: int, seconds: float) -> None:
         """One token of plain decoding, `seconds` after the one before it."""
+        self.rounds_since_plain = 0
         self._plain.add(seconds / self._at(self._observe_pass(1, pass_rows)))
 
     def verify(self, own_rows: float) -> float:

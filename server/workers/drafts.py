@@ -45,11 +45,21 @@ class DraftSide:
     worker.
     """
 
-    def __init__(self, context: RequestContext, pool: Pool, vocabulary_size: int, read_seconds: float) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        pool: Pool,
+        vocabulary_size: int,
+        read_seconds: float,
+        draft_model: str | None = None,
+    ) -> None:
+        """`vocabulary_size` counts the target's logits; `draft_model` is the worker's drafter to use, if not its own
+        default."""
         self._context = context
         self._pool = pool
         self._vocabulary_size = vocabulary_size
         self._read_seconds = read_seconds
+        self._draft_model = draft_model
         self._session: Session | None = None
         self._stack = ExitStack()
         self._reading: asyncio.Task[None] | None = None
@@ -97,7 +107,11 @@ class DraftSide:
     async def draft(self, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float) -> Draft:
         """γ tokens after the context. Never raises; a worker that does not answer within `seconds` has failed."""
         began = time.perf_counter()
-        if self.state != "ready" or not self._fits(draft_tokens):
+        if self.state != "ready":
+            return Draft.none()
+        if not self._fits(draft_tokens):
+            self._useless = True  # and will be for the rest of this request
+            self._drop()
             return Draft.none()
         try:
             answer = await self._call(draft_tokens, num_candidates, max_tokens, seconds)
@@ -180,6 +194,7 @@ class DraftSide:
         if self._prediction_sent or info is None or not info.capabilities.prediction or not prediction:
             prediction = None
         return {
+            "draft_model": self._draft_model,
             "draft_tokens": draft_tokens,
             "num_candidates": num_candidates,
             "candidate_temperature": speculation.candidate_temperature,

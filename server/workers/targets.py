@@ -113,7 +113,9 @@ class TargetSide:
             session.round += 1
             length = len(self._context.sequence)
             message = GenerateRequest(
-                **session.fields(remaining, 3600.0), logprobs=self._context.request.logprobs, speculation=speculation
+                **session.fields(remaining, self._patience.call),
+                logprobs=self._context.request.logprobs,
+                speculation=speculation,
             )
             stream = session.worker.client.generate(message, self._patience.call, self._vocabulary_size(session))
             began = time.perf_counter()

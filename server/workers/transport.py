@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import aiohttp
 from pydantic import ValidationError
 
 from protocol import errors as wire
+from protocol.messages import Ready
 from server.workers.failures import BadAnswer, Busy, Refused, SessionLost, TooLate, Unreachable, WorkerFailure
 
 # uvicorn closes idle connections after 5 seconds: let go first, so that no request meets a closing connection.
@@ -61,12 +62,12 @@ class Transport:
             self._session = None
 
     async def call(self, method: str, path: str, body: bytes | None, *, seconds: float, max_bytes: int) -> bytes:
-        """The body of a 200 answer. Raises WorkerFailure for anything else, within `seconds`."""
+        """The body of an answer that says yes. Raises WorkerFailure for anything else, within `seconds`."""
         async with self._answer(method, path, body, seconds) as response:
             return await _read(response, max_bytes)
 
     async def lines(self, path: str, body: bytes, *, seconds: float, max_line: int) -> AsyncIterator[bytes]:
-        """The lines of a streamed 200 answer, each awaited for at most `seconds`. Closing it cuts the connection."""
+        """The lines of a streamed answer, each awaited for at most `seconds`. Closing it cuts the connection."""
         pending = bytearray()
         async with self._answer("POST", path, body, seconds, stream=True) as response:
             while True:
@@ -94,14 +95,14 @@ class Transport:
     async def _answer(
         self, method: str, path: str, body: bytes | None, seconds: float, stream: bool = False
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A 200 answer whose body is yet to be read. `seconds` bounds the body too, unless it is a stream."""
+        """An answer that says yes, its body yet to be read. `seconds` bounds the body too, unless it is a stream."""
         if self._session is None:
             raise Unreachable("closed", f"{self.url} is closed")
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(seconds) as limit:
                 response = await self._send(method, path, body)
-                if response.status != 200:
+                if response.status not in (200, 204):
                     raise await _refusal(response, f"{self.url}{path}")
                 if stream:
                     limit.reschedule(None)
@@ -144,14 +145,16 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
 
 
 async def _refusal(response: aiohttp.ClientResponse, where: str) -> WorkerFailure:
-    """What an answer other than 200 means."""
+    """What an answer that says no means."""
     status = response.status
     code, message, field = f"http_{status}", f"status {status}", None
-    try:
-        detail = wire.ErrorBody.model_validate_json(await _read(response, _MAX_ERROR_BYTES)).error
-        code, message, field = detail.code, detail.message, detail.field
-    except (ValidationError, BadAnswer):
-        pass
+    with suppress(ValidationError, BadAnswer):
+        body = await _read(response, _MAX_ERROR_BYTES)
+        if response.url.path == "/ready":
+            code, message = "not_ready", Ready.model_validate_json(body).detail
+        else:
+            detail = wire.ErrorBody.model_validate_json(body).error
+            code, message, field = detail.code, detail.message, detail.field
     text = f"{where}: {message[:500]}"
     if status == 409:
         return SessionLost(code if code in ("context_mismatch", "stale_round") else "conflict", text)

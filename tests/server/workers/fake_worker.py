@@ -47,6 +47,7 @@ class FakeWorker:
         self.fingerprint = "weights-1"
         self.id = f"fake-{role}"
         self.token = token
+        self.loaded = True
         self.seconds = 0.0
         self.stop_at: int | None = None
         self.faults: deque[Any] = deque()
@@ -134,9 +135,11 @@ class FakeWorker:
                 session = path.rsplit("/", 1)[1]
                 self.deleted.add(session)
                 self.sessions.pop(session, None)
-                await reply(send, 200, b"{}")
+                await send({"type": "http.response.start", "status": 204, "headers": []})
+                await send({"type": "http.response.body", "body": b""})
             elif path == "/ready":
-                await reply(send, 200, b'{"ready": true, "detail": ""}')
+                status, detail = (200, "") if self.loaded else (503, "the model is being loaded")
+                await reply(send, status, json.dumps({"ready": self.loaded, "detail": detail}).encode())
             elif path == "/v1/model":
                 self.model_calls += 1
                 await reply(send, 200, json.dumps(self.model()).encode())

@@ -83,7 +83,8 @@ async def fleet_over(
         await until(lambda: not (asyncio.all_tasks() - before - {asyncio.current_task()}))
 
 
+# There is nothing to be woken by: what is waited for are other tasks' effects.
 async def until(condition: Any, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():
+        while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)

@@ -1,0 +1,103 @@
+"""Decoding on a virtual clock: what a planner achieves against drafters of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from protocol.messages import StepTime
+from server.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Times
+from server.adaptive.times import DraftTimes, StepTimes
+
+
+@dataclass
+class World:
+    """A target and a drafter. Times are seconds; `stalls` says whether the draft of this call never comes."""
+
+    acceptance: Callable[[int], float] = lambda token: 0.8
+    fixed: float = 0.002
+    per_token: float = 0.002
+    step: float = 0.030
+    per_row: float = 0.002
+    round_trip: float = 0.002
+    deadline: float = 0.3
+    stalls: Callable[[int], bool] = lambda call: False
+    noise: float = 0.1
+    claimed_row: float | None = None
+    others: int = 0
+    rng: Random = field(default_factory=lambda: Random(1))
+
+    def noisy(self, seconds: float) -> float:
+        return seconds * self.rng.uniform(1 - self.noise, 1 + self.noise)
+
+    def verify(self, rows: int) -> float:
+        return self.step + self.per_row * (rows + self.others - 1)
+
+    def curve(self) -> list[StepTime]:
+        per_row = self.per_row if self.claimed_row is None else self.claimed_row
+        return [StepTime(rows=rows, seconds=self.step + per_row * (rows - 1)) for rows in (1, 2, 4, 8, 16, 32, 64)]
+
+    def times(self) -> Times:
+        return Times(StepTimes(self.curve()), DraftTimes([StepTime(rows=1, seconds=self.per_token)]))
+
+    @property
+    def plain(self) -> float:
+        return self.verify(1)
+
+
+def decode(
+    world: World, planner: AdaptivePlanner | FixedPlanner, times: Times, tokens: int, start: int = 0
+) -> list[float]:
+    """The virtual time at which each token was there."""
+    now, done, calls = 0.0, 0, start
+    arrivals: list[float] = []
+    while done < tokens:
+        plan = planner.plan(times)
+        if plan.draft_tokens == 0:
+            for _ in range(min(plan.plain_tokens, tokens - done)):
+                took = world.noisy(world.plain)
+                times.steps.observe_plain(1 + world.others, took)
+                planner.observe_plain(1)
+                now, done = now + took, done + 1
+                arrivals.append(now)
+            continue
+        calls += 1
+        failed = world.stalls(calls)
+        draft = world.deadline if failed else world.noisy(world.fixed + world.per_token * plan.draft_tokens)
+        drafted = 0 if failed else plan.draft_tokens
+        accepted = 0
+        while accepted < drafted and world.rng.random() < world.acceptance(done):
+            accepted += 1
+        engine = world.noisy(world.verify(1 + drafted))
+        wall = engine + world.round_trip
+        times.steps.observe_verify(1 + drafted, 1 + drafted + world.others, engine, wall)
+        if not failed:
+            times.drafts.observe(plan.draft_tokens, draft)
+        planner.observe(
+            Outcome(
+                asked=plan.draft_tokens,
+                num_candidates=plan.num_candidates,
+                drafted=drafted,
+                accepted=accepted,
+                emitted=accepted + 1,
+                gain=0,
+                draft_seconds=draft,
+                draft_failed=failed,
+                verify_seconds=wall,
+                rows=1 + drafted,
+            ),
+            times,
+        )
+        now, done = now + draft + wall, done + accepted + 1
+        arrivals += [now] * (accepted + 1)
+    return arrivals
+
+
+def adaptive(pair: PairState | None = None, draft_tokens: int = 5, most: int = 8) -> AdaptivePlanner:
+    return AdaptivePlanner(pair or PairState(), draft_tokens=draft_tokens, max_draft_tokens=most, num_candidates=1)
+
+
+def speed_up(world: World, arrivals: list[float], first: int, last: int) -> float:
+    """Against plain decoding, over tokens `first` to `last`."""
+    return (last - first) * world.plain / (arrivals[last - 1] - arrivals[first - 1])
