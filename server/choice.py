@@ -32,13 +32,17 @@ class Delta:
 
 @dataclass(slots=True)
 class Counts:
-    """What was generated so far. accepted + the target's own = completion_tokens; rejected = drafted - accepted."""
+    """What was generated so far. accepted + the target's own = completion_tokens; rejected = drafted - accepted.
+
+    `cached_prompt_tokens`: of the prompt, those that the target still held; null where it did not say.
+    """
 
     completion_tokens: int = 0
     rounds: int = 0
     step_drafted: list[int] = field(default_factory=list)
     step_accepted: list[int] = field(default_factory=list)
     lossless: bool = True
+    cached_prompt_tokens: int | None = None
 
     @property
     def drafted(self) -> int:
@@ -118,6 +122,8 @@ class Choice:
 
     def _count(self, round: Round, kept: int) -> None:
         counts = self.counts
+        if counts.rounds == 0 and round.cached_tokens is not None:
+            counts.cached_prompt_tokens = min(round.cached_tokens, len(self.request.prompt))
         counts.completion_tokens += kept
         counts.rounds += 1
         counts.lossless = counts.lossless and round.lossless

@@ -42,6 +42,8 @@ class ApiError(Exception):
 class InvalidRequest(ApiError):
     """A field is missing, of the wrong type, out of range or unknown."""
 
+    code = "invalid_value"
+
 
 class NotSupported(ApiError):
     """Well-formed, but nothing here can honour it (yet)."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
 import traceback
 import uuid
+from contextlib import suppress
 
 import orjson
 from starlette.datastructures import Headers, MutableHeaders
@@ -61,6 +63,8 @@ class RequestContext:
         try:
             await self._app(scope, receive, sending)
         except ClientGone:
+            if status:
+                await _cut(scope, receive)
             status = status or _CLIENT_GONE_STATUS
         except Exception as error:  # noqa: BLE001 - the last to catch it
             # Its message could hold text of the request: only where it happened is logged.
@@ -74,7 +78,18 @@ class RequestContext:
             path = getattr(scope.get("route"), "path", "unknown")
             self._metrics.http_requests.labels(_known(scope["method"]), path, status).inc()
             elapsed = (time.monotonic() - arrived) * 1000
-            logger.info("%s %s %d %.0f ms id=%s", _known(scope["method"]), path, status, elapsed, request_id)
+            level = logging.DEBUG if path in _OPEN_PATHS else logging.INFO  # asked every few seconds
+            logger.log(level, "%s %s %d %.0f ms id=%s", _known(scope["method"]), path, status, elapsed, request_id)
+
+
+async def _cut(scope: Scope, receive: Receive) -> None:
+    """Ends the connection of a client that does not read: closing would wait for it (server.connection)."""
+    abort = scope.get("tandem.abort")
+    if abort is not None:
+        abort()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await receive()  # the disconnect, now that there is one
 
 
 def _known(method: str) -> str:

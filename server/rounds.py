@@ -23,7 +23,10 @@ class RoundTimings:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Tokens that one round added. `num_drafted` is 0 for plain decoding; `num_accepted` <= len(token_ids)."""
+    """Tokens that one round added. `num_drafted` is 0 for plain decoding; `num_accepted` <= len(token_ids).
+
+    `cached_tokens`: context tokens that the target did not compute again; null where it did not say.
+    """
 
     token_ids: list[int]
     num_drafted: int
@@ -34,6 +37,7 @@ class Round:
     lossless: bool
     source: str | None = None
     num_candidates: int = 0
+    cached_tokens: int | None = None
     timings: RoundTimings = field(default_factory=RoundTimings)
 
 

@@ -18,11 +18,18 @@ class CompletionTokensDetails(BaseModel):
     rejected_prediction_tokens: int
 
 
+class PromptTokensDetails(BaseModel):
+    cached_tokens: int
+
+
 class Usage(BaseModel):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     completion_tokens_details: CompletionTokensDetails
+    prompt_tokens_details: PromptTokensDetails | None = Field(
+        default=None, description="null where the target did not say what it still held"
+    )
 
 
 class SpeculativeDecoding(BaseModel):

@@ -17,6 +17,7 @@ from server.openai import params
 from server.openai.answers import (
     CompletionTokensDetails,
     Metrics,
+    PromptTokensDetails,
     SpeculativeDecoding,
     Tandem,
     Usage,
@@ -67,6 +68,9 @@ class Plan:
         completion = sum(choice.counts.completion_tokens for choice in self.choices)
         accepted = sum(choice.counts.accepted for choice in self.choices)
         drafted = sum(choice.counts.drafted for choice in self.choices)
+        # A prompt counts once, however many choices it has: its first choice tells what was held of it.
+        firsts = [choice.counts.cached_prompt_tokens for choice in self.choices if choice.request.choice_index == 0]
+        cached = [tokens for tokens in firsts if tokens is not None]
         return Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=completion,
@@ -74,6 +78,7 @@ class Plan:
             completion_tokens_details=CompletionTokensDetails(
                 accepted_prediction_tokens=accepted, rejected_prediction_tokens=drafted - accepted
             ),
+            prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(cached)) if cached else None,
         )
 
     def tandem(self) -> Tandem:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from server.text.tokenizer import TextTokenizer
@@ -17,6 +18,7 @@ from server.text.tokenizer import TextTokenizer
 _WINDOW = 8
 # Tokens before the output that can still matter to how it is decoded.
 _PRIMED = 16
+_CACHED_TOKENS = 65_536
 
 
 class Detokenizer(Protocol):
@@ -56,9 +58,9 @@ def byte_level_bytes(token: str) -> bytes:
 class ByteLevelDetokenizer:
     """Tokens are bytes; the text is their UTF-8 with U+FFFD for what is none."""
 
-    def __init__(self, tokenizer: TextTokenizer, skip_special_tokens: bool) -> None:
-        self._tokenizer = tokenizer
-        self._skip_special = skip_special_tokens
+    def __init__(self, spell: Callable[[int], bytes]) -> None:
+        """`spell` gives a token's bytes, none for one that is not shown."""
+        self._spell = spell
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def prime(self, token_ids: Sequence[int]) -> None:
@@ -66,10 +68,7 @@ class ByteLevelDetokenizer:
             self.push(token_id)
 
     def push(self, token_id: int) -> str:
-        token = self._tokenizer.token(token_id)
-        if token is None or (self._skip_special and self._tokenizer.is_special(token)):
-            return ""
-        return self._decoder.decode(byte_level_bytes(token))
+        return self._decoder.decode(self._spell(token_id))
 
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
@@ -169,12 +168,18 @@ class WindowDetokenizer:
 def detokenizer_factory(tokenizer: TextTokenizer) -> Callable[[bool], Detokenizer]:
     """What makes detokenizers for this tokenizer's decoder; its argument is `skip_special_tokens`."""
     decoder = tokenizer.decoder or {}
-    if decoder.get("type") == "ByteLevel":
-        return lambda skip: ByteLevelDetokenizer(tokenizer, skip)
     steps = decoder.get("decoders", ()) if decoder.get("type") == "Sequence" else ()
     kinds = [step["type"] for step in steps]
-    if kinds == ["ByteLevel"]:
-        return lambda skip: ByteLevelDetokenizer(tokenizer, skip)
+    if decoder.get("type") == "ByteLevel" or kinds == ["ByteLevel"]:
+
+        @lru_cache(_CACHED_TOKENS)
+        def spell(token_id: int, skip_special: bool) -> bytes:
+            token = tokenizer.token(token_id)
+            if token is None or (skip_special and tokenizer.is_special(token)):
+                return b""
+            return byte_level_bytes(token)
+
+        return lambda skip: ByteLevelDetokenizer(lambda token_id: spell(token_id, skip))
     replaces = [step for step in steps if step["type"] == "Replace"]
     strips = [step for step in steps if step["type"] == "Strip"]
     plain = all("String" in step["pattern"] for step in replaces) and all(step["stop"] == 0 for step in strips)

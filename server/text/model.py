@@ -45,7 +45,8 @@ class TextModels:
         Raises NotReady where it cannot be.
         """
         async with self._lock:
-            if self._current is None or self._current.info is not info:
+            # Equal ones need no new model: replicas of one target each send their own.
+            if self._current is None or (self._current.info is not info and self._current.info != info):
                 try:
                     self._current = await self.run(lambda: TextModel(info))
                 except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -195,6 +195,7 @@ class Running:
     backend: ScriptedBackend
 
     http: httpx.Client
+    connections: Collection[Any] = ()
 
     @cached_property
     def sdk(self) -> OpenAI:

@@ -15,6 +15,7 @@ from api_doubles import Running, ScriptedBackend, Start
 
 from config.gateway import GatewayConfig
 from server.app import create_app
+from server.connection import Connection
 
 _TLS = ssl.create_default_context()  # loading it takes longer than a test
 
@@ -40,11 +41,13 @@ def _starter() -> Iterator[Start]:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         app = create_app(GatewayConfig(**settings), backend)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
+        server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="warning", timeout_graceful_shutdown=1))
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         servers.append((server, thread))
-        running = Running(f"http://127.0.0.1:{listener.getsockname()[1]}", backend, client)
+        running = Running(
+            f"http://127.0.0.1:{listener.getsockname()[1]}", backend, client, server.server_state.connections
+        )
         running.get("/health")  # the backlog holds it until the server accepts
         return running
 

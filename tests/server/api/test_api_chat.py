@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import openai
 import pytest
-from api_doubles import END, MODEL, TOKENIZER, Running, ScriptedBackend, Start
+from api_doubles import END, MODEL, TOKENIZER, Running, ScriptedBackend, Start, make_round
+
+from server.rounds import GenerationRequest, Round
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 
@@ -52,6 +55,17 @@ def test_acceptance_is_reported(start: Start) -> None:
         "per_step_accepted": accepted,
         "per_step_drafted": [4] * len(accepted),
     }
+
+
+def test_cached_prompt_tokens_are_told(start: Start) -> None:
+    async def script(request: GenerationRequest) -> AsyncGenerator[Round, None]:
+        yield make_round([40], cached_tokens=3)
+        yield make_round([41, END], cached_tokens=9, stop_reason="stop_token", stop_token_id=END)
+
+    running = start(ScriptedBackend(script=script))
+    assert running.chat(n=2).json()["usage"]["prompt_tokens_details"] == {"cached_tokens": 3}
+    running.backend.script = None
+    assert running.chat().json()["usage"]["prompt_tokens_details"] is None
 
 
 def test_a_stream_is_what_openai_sends(gateway: Running) -> None:
