@@ -11,12 +11,12 @@ from tokenizers import Tokenizer
 
 from config.roles import ServeSettings
 from protocol.messages import ModelInfo
+from tandem.addresses import service_url
 from tandem.doctor_report import print_report
 from tandem.findings import PromptResult, Report
 from tandem.payoff import Costs, Yield, acceptance_of, judge
 from tandem.probes import Generation, Service, Unreachable
 from tandem.prompts import PROMPTS
-from tandem.up_flags import service_url
 
 _STEP_GAMMAS = (0, 1, 3, 7)
 

@@ -65,16 +65,18 @@ def _times(report: Report) -> Table:
 def _prompts(report: Report) -> Table:
     table = Table(
         "prompt",
-        "acceptance",
-        "rounds with a draft",
-        "tokens a round",
-        "plain tok/s",
-        "speculative tok/s",
+        "accepted",
+        "drafted",
+        "tok/round",
+        "plain",
+        "spec.",
         "expected",
         "measured",
         "same text",
         title=f"Prompts (γ {report.draft_tokens})",
         title_justify="left",
+        caption="accepted: of draft tokens looked at; drafted: rounds with a draft; plain, spec.: tokens a second",
+        caption_justify="left",
     )
     for result in report.prompts:
         verdict = report.verdicts.get(result.kind)

@@ -11,7 +11,7 @@ import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Literal, Union, cast
 
 import typer
 from annotated_types import Ge, Gt, Le
@@ -122,9 +122,9 @@ def metavar(field: FieldInfo) -> str:
 def limits(field: FieldInfo) -> str:
     """ "1 to 32", "at least 1" or nothing; where a field narrows its type's range, the narrower one."""
     found = _constraints(field)
-    least = max((c.ge for c in found if isinstance(c, Ge)), default=None)
-    above = max((c.gt for c in found if isinstance(c, Gt)), default=None)
-    most = min((c.le for c in found if isinstance(c, Le)), default=None)
+    least: float | None = max((cast(float, c.ge) for c in found if isinstance(c, Ge)), default=None)
+    above: float | None = max((cast(float, c.gt) for c in found if isinstance(c, Gt)), default=None)
+    most: float | None = min((cast(float, c.le) for c in found if isinstance(c, Le)), default=None)
     if least is None and above is not None:
         return f"above {above:g}" + (f", to {most}" if most is not None else "")
     if least is not None and most is not None:

@@ -118,7 +118,10 @@ def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Verdict:
 
 
 def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
-    """Each part whose cost alone is to blame: without it, speculation would pay. All of them where none is alone."""
+    """Each part whose cost alone is to blame: without it, speculation would pay.
+
+    Where there is none, that, and what makes up a tenth of a round or more.
+    """
     gamma, plain = draft_tokens, costs.step(1)
     draft = costs.draft_call + gamma * costs.draft_token
     trips = costs.draft_round_trip + costs.target_round_trip
@@ -138,12 +141,16 @@ def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
     far = f"the round trips are too long: {trips:.1f} ms a round, where a target step takes {plain:.1f} ms"
     steep = f"verifying is too dear: {gamma + 1} rows take {extra:.1f} ms more than one row's {plain:.1f} ms"
     blame = [
-        (pays_with(replace(costs, draft_call=0.0, draft_token=0.0)), slow_draft),
-        (pays_with(gains=Yield(1.0, 1.0)), few),
-        (pays_with(replace(costs, draft_round_trip=0.0, target_round_trip=0.0)), far),
-        (pays_with(flat), steep),
+        (pays_with(replace(costs, draft_call=0.0, draft_token=0.0)), draft, slow_draft),
+        (pays_with(gains=Yield(1.0, 1.0)), plain, few),
+        (pays_with(replace(costs, draft_round_trip=0.0, target_round_trip=0.0)), trips, far),
+        (pays_with(flat), extra, steep),
     ]
-    alone = [reason for would_pay, reason in blame if would_pay]
+    alone = [reason for would_pay, _, reason in blame if would_pay]
     if alone:
         return alone
-    return ["no single part is to blame", *(reason for _, reason in blame)]
+    worth_naming = costs.round(gamma) / 10
+    return [
+        "no single part is to blame",
+        *(reason for _, cost, reason in blame if cost >= worth_naming or reason is few),
+    ]

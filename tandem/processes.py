@@ -15,8 +15,9 @@ from pathlib import Path
 from config.settings import LIFELINE_VARIABLE
 
 _TAIL_LINES = 20
-# A level as loggers print it, a Python traceback, or the interpreter's own complaint.
-_NOTABLE = re.compile(r"\b(WARNING|ERROR|CRITICAL|FATAL)\b|\"level\": ?\"(warning|error|critical)\"|^Traceback ", re.I)
+# A level as loggers print it (in capitals, or as JSON's value), or the start of a traceback.
+_ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|\"level\": ?\"(error|critical)\"|^Traceback ")
+_WARNING = re.compile(r"\bWARNING\b|\"level\": ?\"warning\"")
 
 
 class Child:
@@ -32,13 +33,14 @@ class Child:
         show_all: bool,
         log_file: Path | None,
     ) -> None:
-        """Starts `command`. Lines worth seeing (all of them with `show_all`) go to `show(name, line)`.
+        """Starts `command`. Errors in its log, and all of it with `show_all`, go to `show(name, line)`.
 
         Raises OSError where the command or the log file cannot be had.
         """
         self.name = name
         self._show = show
         self._show_all = show_all
+        self.show_warnings = False
         self._tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._log = log_file.open("a", encoding="utf-8", buffering=1) if log_file else None
         # A session of its own: the terminal's Ctrl-C reaches `tandem up` alone, which stops each child once.
@@ -104,8 +106,11 @@ class Child:
             if self._log:
                 self._log.write(raw)
             in_traceback = line.startswith("Traceback ") or (in_traceback and line.startswith(" "))
-            if self._show_all or in_traceback or _NOTABLE.search(line):
+            if self._show_all or in_traceback or self._is_notable(line):
                 self._show(self.name, line)
+
+    def _is_notable(self, line: str) -> bool:
+        return bool(_ERROR.search(line) or (self.show_warnings and _WARNING.search(line)))
 
 
 def stop_all(children: Sequence[Child], grace_seconds: float, hurry: threading.Event) -> None:

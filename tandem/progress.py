@@ -8,6 +8,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import Progress as Bars
 from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 
 class Progress:
@@ -16,8 +17,9 @@ class Progress:
     def __init__(self, console: Console, names: Iterable[str]) -> None:
         self._console = console
         self._states = dict.fromkeys(names, "")
-        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.fields[name]:8}"), TimeElapsedColumn())
-        self._bars = Bars(*columns, TextColumn("{task.fields[state]}", markup=False), console=console, transient=True)
+        state = TextColumn("{task.fields[state]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+        columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.fields[name]:8}"), TimeElapsedColumn(), state)
+        self._bars = Bars(*columns, console=console, transient=True)
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Progress:
@@ -36,7 +38,7 @@ class Progress:
         if name in self._tasks:
             self._bars.update(self._tasks[name], state=state, completed=int(done))
         elif state != self._states[name]:
-            self._console.print(f"{name:8} {state}", markup=False)
+            self._console.print(f"{name:8} {state}", markup=False, soft_wrap=True)
         self._states[name] = state
 
     def note(self, name: str, line: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import sys
 
@@ -11,6 +10,7 @@ from fastapi import FastAPI
 
 from config.roles import DraftSettings, ServeSettings, TargetSettings
 from config.settings import SettingsError
+from tandem.addresses import is_loopback
 
 logger = logging.getLogger("tandem")
 
@@ -86,14 +86,6 @@ def warn_if_public(host: str, what: str, remedy: str) -> None:
     """A loud warning where others can reach a service that asks nobody for a key."""
     if not is_loopback(host):
         logger.warning("%s listens on %s and asks for no key: whoever can reach it may use it; %s", what, host, remedy)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it. A name other than localhost counts as public."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
 
 
 def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:

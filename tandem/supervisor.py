@@ -15,9 +15,9 @@ from types import FrameType
 import httpx
 from rich.console import Console
 
+from tandem.addresses import service_url
 from tandem.processes import Child, stop_all
 from tandem.progress import Progress
-from tandem.up_flags import service_url
 
 POLL_SECONDS = 0.2
 GRACE_SECONDS = 15.0
@@ -26,13 +26,17 @@ SAME_SIGNAL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process to run and where it answers /ready; `port_flag` is the flag that moves it elsewhere."""
+    """One process to run and where it answers /ready; `port_flag` is the flag that moves it elsewhere.
+
+    `waits_for` is shown until it is ready, where that says more to a person than what /ready says.
+    """
 
     label: str
     host: str
     port: int
     port_flag: str
     command: tuple[str, ...]
+    waits_for: str | None = None
 
 
 class Failure(Exception):
@@ -67,6 +71,9 @@ class Supervisor:
         try:
             self._start()
             if self._until_ready(ready_timeout):
+                # Until now it was no news that one service missed another.
+                for child in self._children:
+                    child.show_warnings = True
                 announce()
                 while not self._stop.wait(POLL_SECONDS):
                     self._check_alive()
@@ -138,7 +145,7 @@ def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
     if answer.status_code == 200:
         return True, "ready"
     try:
-        return False, str(answer.json()["detail"])
+        return False, service.waits_for or str(answer.json()["detail"])
     except (ValueError, LookupError, TypeError):
         return False, f"not ready (HTTP {answer.status_code})"
 

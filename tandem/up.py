@@ -11,8 +11,9 @@ import httpx
 from rich.console import Console
 
 from config.roles import Role
+from tandem.addresses import is_loopback, service_url
 from tandem.supervisor import Service, Supervisor
-from tandem.up_flags import UpSettings, service_url
+from tandem.up_flags import UpSettings
 
 _LABELS: dict[Role, str] = {"target": "target", "draft": "draft", "serve": "gateway"}
 
@@ -24,22 +25,41 @@ def run_up(
     console = Console(stderr=True, highlight=False)
     target, draft = settings.target.model, settings.draft.model
     console.print(f"Tandem: target {target}, draft {draft}, γ {settings.serve.draft_tokens}", markup=False)
+    warn_if_public(settings, console)
     supervisor = Supervisor(services(settings, config), console, log_dir=log_dir, show_all=verbose)
     return supervisor.run(ready_timeout, lambda: announce(settings))
+
+
+def warn_if_public(settings: UpSettings, console: Console) -> None:
+    """Loudly, where others can reach a service that asks for no key."""
+    serve, draft, target = settings.serve, settings.draft, settings.target
+    listeners = [
+        ("gateway", serve.host, bool(serve.api_keys or serve.api_key_file), "TANDEM_SERVE_API_KEYS"),
+        ("draft worker", draft.host, draft.worker_token is not None, "TANDEM_WORKER_TOKEN"),
+        ("target worker", target.host, target.worker_token is not None, "TANDEM_WORKER_TOKEN"),
+    ]
+    for name, host, has_key, variable in listeners:
+        if not has_key and not is_loopback(host):
+            console.print(
+                f"WARNING: the {name} listens on {host} and asks for no key: whoever can reach it may use it. "
+                f"Set {variable}.",
+                style="bold red",
+                markup=False,
+            )
 
 
 def services(settings: UpSettings, config: Path | None) -> list[Service]:
     """The three processes, workers first."""
     file = ["--config", str(config)] if config else []
 
-    def service(role: Role, host: str, port: int, port_flag: str) -> Service:
+    def service(role: Role, host: str, port: int, port_flag: str, waits_for: str | None = None) -> Service:
         command = (sys.executable, "-m", "tandem", role, *settings.arguments[role], *file)
-        return Service(_LABELS[role], host, port, port_flag, command)
+        return Service(_LABELS[role], host, port, port_flag, command, waits_for)
 
     return [
         service("target", settings.target.host, settings.target.port, "--target-port"),
         service("draft", settings.draft.host, settings.draft.port, "--draft-port"),
-        service("serve", settings.serve.host, settings.serve.port, "--port"),
+        service("serve", settings.serve.host, settings.serve.port, "--port", "waiting for the target"),
     ]
 
 

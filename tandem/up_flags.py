@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from config.pairs import LOOKUP, full_id, pair_for
 from config.roles import ROLES, DraftSettings, Role, ServeSettings, TargetSettings
 from config.settings import Loaded, load
+from tandem.addresses import service_url
 from tandem.cores import available_cores
 from tandem.options import Flag
 
@@ -83,12 +84,6 @@ def settings_for_up(given: Mapping[str, Any], file: Path | None) -> UpSettings:
     serve = load_role("serve", ServeSettings).settings
     arguments = {role: _arguments(values) for role, values in flags.items()}
     return UpSettings(serve=serve, draft=draft_settings, target=target, arguments=arguments)
-
-
-def service_url(host: str, port: int) -> str:
-    """Where a service that listens on `host` is reached from this machine."""
-    reached = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
-    return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 
 
 def _arguments(values: Mapping[str, Any]) -> list[str]:

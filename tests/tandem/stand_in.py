@@ -40,7 +40,8 @@ def main() -> None:
         helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         print(f"helper {helper.pid}", flush=True)
     logging.info("quiet line")
-    logging.warning("loud line")
+    logging.warning("early warning")
+    logging.error("loud line")
     HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 

@@ -83,6 +83,8 @@ def test_where_no_single_part_is_to_blame_all_are_told() -> None:
     verdict = judge(costs, Yield(0.1), 5)
     assert verdict.reasons[0] == "no single part is to blame"
     assert len(verdict.reasons) == 5
+    near = judge(replace(costs, draft_round_trip=1.0, target_round_trip=1.0), Yield(0.1), 5)
+    assert not any(reason.startswith("the round trips") for reason in near.reasons)
 
 
 def test_a_better_gamma_is_found() -> None:

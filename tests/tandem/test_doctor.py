@@ -1,0 +1,163 @@
+"""The doctor before services that answer, that do not fit together, and that are not there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fake_services import WORDS, Fake, model, serving, tokenizer_info
+from pydantic import SecretStr
+
+from config.roles import ServeSettings
+from tandem.doctor import run_doctor
+
+NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens there
+
+
+@dataclass
+class Setup:
+    gateway: Fake
+    target: Fake
+    draft: Fake
+    urls: dict[str, str]
+
+
+@pytest.fixture
+def setup() -> Iterator[Setup]:
+    gateway = Fake({"/v1/models": {"data": [{"id": "the-target"}]}})
+    target = Fake({"/v1/model": model("target", WORDS), "/v1/tokenizer": tokenizer_info(WORDS)}, milliseconds=30.0)
+    draft = Fake({"/v1/model": model("draft", WORDS), "/v1/tokenizer": tokenizer_info(WORDS)}, milliseconds=1.0)
+    with ExitStack() as stack:
+        fakes = {"url": gateway, "target_url": target, "draft_url": draft}
+        urls = {name: stack.enter_context(serving(fake)) for name, fake in fakes.items()}
+        yield Setup(gateway, target, draft, urls)
+
+
+def examine(capsys: pytest.CaptureFixture[str], urls: dict[str, str], **settings: Any) -> tuple[int, dict[str, Any]]:
+    common: dict[str, Any] = {"api_key": None, "max_tokens": 24, "timeout": 10.0}
+    code = run_doctor(ServeSettings(**settings), **urls, **common, as_json=True)
+    return code, json.loads(capsys.readouterr().out)
+
+
+def details(report: dict[str, Any]) -> dict[str, tuple[bool | None, str]]:
+    return {check["name"]: (check["ok"], check["detail"]) for check in report["checks"]}
+
+
+def test_a_good_set_up(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = examine(capsys, setup.urls)
+    assert code == 0
+    assert report["healthy"] is True
+    assert {name: ok for name, (ok, _) in details(report).items()} == dict.fromkeys(
+        ("target", "draft", "gateway", "vocabulary"), True
+    )
+    assert report["costs"]["draft_token"] == pytest.approx(1.0)
+    assert report["costs"]["draft_call"] == pytest.approx(0.0)
+    assert [rows for rows, _ in report["costs"]["steps"]] == [1, 2, 4, 6, 8]
+    assert [prompt["kind"] for prompt in report["prompts"]] == ["copying", "code", "chat"]
+    for prompt in report["prompts"]:
+        assert prompt["acceptance_rate"] == pytest.approx(2 / 3)
+        assert prompt["coverage"] == 1.0
+        assert prompt["same_text"] is True
+    assert all(verdict["pays"] for verdict in report["verdicts"].values())
+
+
+def test_its_sessions_are_freed(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    examine(capsys, setup.urls)
+    assert len(setup.target.forgotten) == 5
+    assert len(setup.draft.forgotten) == 2
+    assert all(path.startswith("/v1/sessions/doctor-") for path in setup.target.forgotten)
+
+
+def test_workers_get_the_worker_token_and_the_gateway_its_key(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    examine(capsys, setup.urls, worker_token=SecretStr("w"), api_keys=[SecretStr("k")])
+    assert setup.target.tokens_seen == setup.draft.tokens_seen == {"Bearer w"}
+    assert setup.gateway.tokens_seen == {"Bearer k"}
+
+
+def test_a_draft_that_is_too_slow(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    setup.draft.milliseconds = 60.0
+    code, report = examine(capsys, setup.urls)
+    assert code == 0, "not to pay is no fault"
+    for verdict in report["verdicts"].values():
+        assert not verdict["pays"]
+        assert verdict["reasons"][0].startswith("the draft is too slow: 300.0 ms for 5 tokens")
+
+
+def test_another_vocabulary(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    other = [*WORDS[:-1], "zebra"]
+    setup.draft.answers |= {
+        "/v1/model": model("draft", other, vocabulary={"fingerprint": "o", "size": len(other), "logits_size": 99}),
+        "/v1/tokenizer": tokenizer_info(other),
+    }
+    code, report = examine(capsys, setup.urls)
+    assert code == 1
+    ok, detail = details(report)["vocabulary"]
+    assert ok is False
+    assert "the-draft cannot draft for the-target" in detail
+    assert "zebra" in detail
+
+
+def test_lookup_speaks_any_vocabulary(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    setup.draft.answers["/v1/model"] = model("draft", WORDS, id="lookup", dtype=None, vocabulary=None)
+    code, report = examine(capsys, setup.urls)
+    assert code == 0
+    assert details(report)["vocabulary"] == (True, "lookup drafts in the target's own ids")
+
+
+def test_what_cannot_be_reached_is_told_and_the_rest_is_still_looked_at(
+    setup: Setup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, report = examine(capsys, setup.urls | {"draft_url": NOWHERE})
+    assert code == 1
+    found = details(report)
+    assert found["draft"] == (False, f"draft at {NOWHERE}: cannot be reached (is it running?)")
+    assert found["target"][0] is True
+    assert found["gateway"][0] is True
+    assert report["verdicts"] == {}
+
+
+def test_nothing_there_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    code, report = examine(capsys, dict.fromkeys(("url", "target_url", "draft_url"), NOWHERE))
+    assert code == 1
+    assert [ok for ok, _ in details(report).values()] == [False, False, False]
+
+
+def test_a_worker_that_is_loading(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    setup.target.answers |= {"ready": False, "/ready": {"ready": False, "detail": "reading weights"}}
+    code, report = examine(capsys, setup.urls)
+    assert code == 1
+    assert details(report)["target"] == (False, f"{setup.urls['target_url']} is not ready: reading weights")
+
+
+def test_addresses_that_were_swapped(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    swapped = setup.urls | {"target_url": setup.urls["draft_url"], "draft_url": setup.urls["target_url"]}
+    code, report = examine(capsys, swapped)
+    assert code == 1
+    assert details(report)["target"] == (False, f"{setup.urls['draft_url']} is a draft worker")
+
+
+def test_something_else_that_speaks_http(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    setup.target.answers["/v1/model"] = {"hello": "world"}
+    code, report = examine(capsys, setup.urls)
+    assert code == 1
+    assert "/v1/model does not speak Tandem's wire" in details(report)["target"][1]
+
+
+def test_the_report_for_people(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    setup.draft.milliseconds = 60.0
+    code = run_doctor(
+        ServeSettings(),
+        **setup.urls,
+        api_key=None,
+        max_tokens=24,
+        timeout=10.0,
+        as_json=False,  # type: ignore[arg-type]
+    )
+    said = " ".join(capsys.readouterr().out.split())
+    assert code == 0
+    assert "round trip to the target" in said
+    assert "chat: speculation will not pay here, because the draft is too slow" in said
