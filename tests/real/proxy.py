@@ -13,7 +13,7 @@ _CHUNK = 4096
 
 
 class Proxy:
-    """Passes bytes between its own port and `upstream`; after `cut(n)` the next n pieces of answers end in the middle."""
+    """Passes bytes between its own port and `upstream`; after `cut(n)` the next n pieces of answers end midway."""
 
     def __init__(self, upstream: str) -> None:
         parts = urlsplit(upstream)
