@@ -86,7 +86,7 @@ def main() -> None:
         found = {"setup": setup, "runs": {}}
     runs: dict[str, dict[str, Any]] = found["runs"]
     with Stack() as stack:
-        workers = {"slots": 4, "context_length": 1024}
+        workers: dict[str, Any] = {"slots": 4, "context_length": 1024}
         target = stack.target(options.target, **workers)
         draft = stack.draft(options.draft, **workers)
         gateway = stack.gateway(
