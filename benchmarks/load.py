@@ -32,7 +32,7 @@ def burst(client: Client, streams: int, tokens: int, speculative: dict[str, Any]
 
     def one(number: int) -> Answer:
         prompt = PROMPTS[number % len(PROMPTS)]
-        options = {"max_tokens": tokens, "temperature": 0.7, "seed": number, "ignore_eos": True}
+        options: dict[str, Any] = {"max_tokens": tokens, "temperature": 0.7, "seed": number, "ignore_eos": True}
         return client.chat(prompt, stream=True, speculative=speculative, **options)
 
     began = time.perf_counter()

@@ -77,7 +77,7 @@ def soak(
         with Client(gateway.url, timeout=HUNG_SECONDS) as client, ThreadPoolExecutor(streams + 1) as pool:
             expected = _expected(client, tokens)
             until = time.monotonic() + seconds
-            killing = pool.submit(_kill, [*targets, *drafts], until, every, tally, random.Random(seed))
+            killing = pool.submit(_kill, [*targets, *drafts], until, every, tally, random.Random(0))
             asking = [pool.submit(_ask, client, expected, until, tokens, tally, number) for number in range(streams)]
             while time.monotonic() < until:
                 time.sleep(min(5.0, max(0.0, until - time.monotonic())))
