@@ -71,68 +71,64 @@ AttentionInterface.register(ATTENTION_NAME, tandem_attention)
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Consecutive queries of one sequence that attend over one length of its slot.
+    """Queries of one sequence, at consecutive positions, that attend over one length of its slot.
 
-    `tokens` are the queries in the flattened pass; keys are positions [0, key_length) of the slot, `mask` (additive,
-    [queries × group, key_length], rows ordered query-major) hides those after the query's own; None where there are
-    none. `place` puts a path of tree nodes (flattened indices) to positions from `place_at` on before attending.
+    Grouped-query attention without repeating keys: the query heads that share a key head are rows beside each other,
+    so a token is `group` rows and one slot one batch of `key_value_heads` plain attentions. `rows` are the queries'
+    among the pass's [tokens · group]; keys are positions [0, key_length) of the slot; `mask` (additive, [rows,
+    key_length]) hides those after the query's own, None where there are none. Before attending, the tree nodes
+    `nodes` (tokens of the pass) are put to `places` in the key-value memory, where there are any.
     """
 
-    tokens: slice | Tensor
+    rows: slice | Tensor
     slot: int
     key_length: int
     mask: Tensor | None
-    place: Tensor | None = None
-    place_at: int = 0
+    nodes: Tensor | None = None
+    places: Tensor | None = None
 
 
 @dataclass(slots=True)
 class RaggedPass:
-    """Writes the chains' keys and values to their slots, then attends segment by segment."""
+    """Writes the chains' keys and values to their slots, then attends segment by segment.
+
+    `chain_tokens` are written to `chain_places`; `chain_tokens` None says that they are all the pass's tokens. Where
+    the pass holds a tree, `keep`: `kept` gathers [tokens, heads, dim] keys and values of every layer.
+    """
 
     cache: KeyValueCache
     segments: list[Segment]
-    # (slot, first position, flattened tokens) of every chain
-    writes: list[tuple[int, int, slice]]
-    num_tokens: int
+    chain_tokens: Tensor | None
+    chain_places: Tensor
     slot_length: int
-    # where a tree is in the pass: its keys and values of every layer, for `Runner.commit`
     keep: bool = False
     kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        for slot, start, tokens in self.writes:
-            self.cache.write(layer, slot, start, key[0, :, tokens], value[0, :, tokens])
+        heads, tokens, dim = query.shape[1:]
+        key_value_heads = key.shape[1]
+        keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
+        if self.chain_tokens is None:
+            self.cache.write(layer, self.chain_places, keys, values)
+        elif len(self.chain_tokens):
+            self._place(layer, self.chain_tokens, self.chain_places, keys, values)
         if self.keep:
-            self.kept.append((key[0], value[0]))
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
-        if len(self.segments) == 1 and self.segments[0].tokens == slice(0, self.num_tokens):
-            return _attend(self.segments[0], query, keys, values, scaling)[None]
-        output = query.new_zeros(1, self.num_tokens, query.shape[1], values.shape[-1])
+            self.kept.append((keys, values))
+        grouped = query.reshape(1, key_value_heads, heads // key_value_heads, tokens, dim).transpose(2, 3)
+        grouped = grouped.reshape(1, key_value_heads, -1, dim)
+        attended = grouped.new_zeros(*grouped.shape[:3], value.shape[3])
         for segment in self.segments:
-            if segment.place is not None:
-                nodes = segment.place
-                self.cache.write(layer, segment.slot, segment.place_at, key[0, :, nodes], value[0, :, nodes])
-            output[0, segment.tokens] = _attend(segment, query[:, :, segment.tokens], keys, values, scaling)
-        return output
+            if segment.nodes is not None and segment.places is not None:
+                self._place(layer, segment.nodes, segment.places, keys, values)
+            slot_keys, slot_values = self.cache.read(layer, segment.slot, segment.key_length)
+            attended[:, :, segment.rows] = scaled_dot_product_attention(
+                grouped[:, :, segment.rows], slot_keys, slot_values, attn_mask=segment.mask, scale=scaling
+            )
+        attended = attended.view(key_value_heads, tokens, -1, value.shape[3]).transpose(0, 1)
+        return attended.reshape(1, tokens, heads, -1)
 
-
-def _attend(segment: Segment, query: Tensor, keys: Tensor, values: Tensor, scaling: float) -> Tensor:
-    """[1, heads, n, key_dim] queries over one slot → [n, heads, value_dim].
-
-    Grouped-query attention without repeating keys: the query heads that share a key head become rows beside each
-    other (query-major), so one slot is one batch of `key_value_heads` plain attentions.
-    """
-    slot_keys = keys[segment.slot : segment.slot + 1, :, : segment.key_length]
-    slot_values = values[segment.slot : segment.slot + 1, :, : segment.key_length]
-    heads, count, dim = query.shape[1:]
-    key_value_heads = slot_keys.shape[1]
-    group = heads // key_value_heads
-    grouped = query.reshape(1, key_value_heads, group, count, dim).transpose(2, 3)
-    grouped = grouped.reshape(1, key_value_heads, count * group, dim)
-    attended = scaled_dot_product_attention(grouped, slot_keys, slot_values, attn_mask=segment.mask, scale=scaling)
-    attended = attended.reshape(key_value_heads, count, group, -1).transpose(0, 1)
-    return attended.reshape(count, heads, -1)
+    def _place(self, layer: int, tokens: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
+        self.cache.write(layer, places, keys.index_select(0, tokens), values.index_select(0, tokens))
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engines.torch.attention import RaggedPass, Segment, causal_mask
 from engines.torch.kv_cache import KeyValueCache
-from engines.torch.rows import Row, depths
+from engines.torch.rows import Row, depths, paths
 
 
 @dataclass(slots=True)
@@ -44,21 +44,21 @@ class BatchBuilder:
         self._multiple = multiple
 
     def build(self, rows: Sequence[Row]) -> Batch:
-        device = self._cache.keys.device
         ids: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
         kept: list[int] = []
         trees: dict[int, tuple[Row, int]] = {}
         segments: list[Segment] = []
-        writes: list[tuple[int, int, slice]] = []
+        chain_tokens: list[int] = []
+        chain_places: list[int] = []
         for row in rows:
             offset, count = len(ids), len(row.token_ids)
             ids.extend(row.token_ids)
             if row.parents is None:
                 positions.extend(range(row.start, row.start + count))
-                if count:
-                    writes.append((row.slot, row.start, slice(offset, offset + count)))
+                chain_tokens.extend(range(offset, offset + count))
+                chain_places.extend(self._cache.places(row.slot, row.start, count))
                 segments.extend(self._chain(row.slot, row.start, offset, count))
             else:
                 positions.extend(row.start + depth for depth in depths(row.parents))
@@ -74,19 +74,22 @@ class BatchBuilder:
         attention = RaggedPass(
             cache=self._cache,
             segments=segments,
-            writes=writes,
-            num_tokens=len(ids),
+            chain_tokens=None if len(chain_tokens) == len(ids) else self._index(chain_tokens),
+            chain_places=self._index(chain_places),
             slot_length=self._slot_length,
             keep=bool(trees),
         )
         return Batch(
-            input_ids=torch.tensor([ids], dtype=torch.long, device=device),
-            position_ids=torch.tensor([positions], dtype=torch.long, device=device),
-            logits_index=torch.tensor(wanted, dtype=torch.long, device=device),
+            input_ids=self._index(ids)[None],
+            position_ids=self._index(positions)[None],
+            logits_index=self._index(wanted),
             kept=kept,
             trees=trees,
             attention=attention,
         )
+
+    def _index(self, numbers: Sequence[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=self._cache.keys.device)
 
     def _key_length(self, position: int) -> int:
         return (position // self._bucket + 1) * self._bucket
@@ -109,9 +112,10 @@ class BatchBuilder:
         return causal_mask(first, count, key_length, self._group, keys.dtype, keys.device)
 
     def _chain(self, slot: int, start: int, offset: int, count: int) -> list[Segment]:
+        group = self._group
         return [
             Segment(
-                tokens=slice(offset + first - start, offset + first - start + run),
+                rows=slice((offset + first - start) * group, (offset + first - start + run) * group),
                 slot=slot,
                 key_length=length,
                 mask=self._mask(first, run, length),
@@ -125,30 +129,16 @@ class BatchBuilder:
         Each path is computed exactly as the same tokens would be as a chain, positions and lengths alike; that is
         what makes a tree's logits equal a chain's bit for bit.
         """
-        device = self._cache.keys.device
-        inner = set(parents)
-        done: set[int] = set()
         segments = []
-        for leaf in (node for node in range(len(parents)) if node not in inner):
-            path = []
-            node = leaf
-            while node >= 0:
-                path.append(node)
-                node = parents[node]
-            path.reverse()
+        done: set[int] = set()
+        for path in paths(parents):
             shared = next(depth for depth, node in enumerate(path) if node not in done)
             done.update(path)
-            flattened = torch.tensor([offset + node for node in path], dtype=torch.long, device=device)
-            for index, (first, run, length) in enumerate(self._runs(start + shared, len(path) - shared)):
-                depth = first - start
-                segments.append(
-                    Segment(
-                        tokens=flattened[depth : depth + run],
-                        slot=slot,
-                        key_length=length,
-                        mask=self._mask(first, run, length),
-                        place=flattened if index == 0 else None,
-                        place_at=start,
-                    )
-                )
+            nodes: Tensor | None = self._index([offset + node for node in path])
+            places: Tensor | None = self._index(self._cache.places(slot, start, len(path)))
+            for first, run, length in self._runs(start + shared, len(path) - shared):
+                own = [offset + node for node in path[first - start : first - start + run]]
+                rows = [token * self._group + query for token in own for query in range(self._group)]
+                segments.append(Segment(self._index(rows), slot, length, self._mask(first, run, length), nodes, places))
+                nodes = places = None  # placed by the first run
         return segments

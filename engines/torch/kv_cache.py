@@ -25,7 +25,8 @@ class CacheShape:
 class KeyValueCache:
     """Keys and values of `num_slots` sequences of up to `slot_length` tokens.
 
-    `keys[layer]` is [num_slots, key_value_heads, slot_length, key_dim], `values[layer]` the same with value_dim.
+    `keys` is [layers, num_slots · slot_length, key_value_heads, key_dim], `values` the same with value_dim: token by
+    token, so that whatever a pass computes for all its sequences is scattered by one index, and a prefix is one block.
     The memory starts zeroed: attention over a padded length multiplies masked values by exact zeros, which only
     finite memory keeps harmless.
     """
@@ -36,24 +37,36 @@ class KeyValueCache:
         self.shape = shape
         self.num_slots = num_slots
         self.slot_length = slot_length
-        size = (shape.layers, num_slots, shape.key_value_heads, slot_length)
+        size = (shape.layers, num_slots * slot_length, shape.key_value_heads)
         self.keys = torch.zeros(*size, shape.key_dim, dtype=dtype, device=device)
         self.values = torch.zeros(*size, shape.value_dim, dtype=dtype, device=device)
 
-    def write(self, layer: int, slot: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Store [heads, n, dim] keys and values of one layer at positions start, start + 1, …"""
-        end = start + keys.shape[1]
-        self.keys[layer, slot, :, start:end] = keys
-        self.values[layer, slot, :, start:end] = values
+    def places(self, slot: int, start: int, count: int) -> range:
+        """Where positions start, start + 1, … of a slot lie on the second axis."""
+        first = slot * self.slot_length + start
+        return range(first, first + count)
+
+    def write(self, layer: int, places: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store [n, heads, dim] keys and values of one layer at `places` [n]."""
+        self.keys[layer].index_copy_(0, places, keys)
+        self.values[layer].index_copy_(0, places, values)
+
+    def read(self, layer: int, slot: int, length: int) -> tuple[Tensor, Tensor]:
+        """Views [1, heads, length, dim] of the first `length` keys and values of a slot."""
+        first = slot * self.slot_length
+        keys = self.keys[layer, first : first + length].transpose(0, 1)
+        values = self.values[layer, first : first + length].transpose(0, 1)
+        return keys[None], values[None]
 
     def write_all_layers(self, slot: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """Store [layers, heads, n, dim] keys and values at positions start, start + 1, …"""
-        end = start + keys.shape[2]
-        self.keys[:, slot, :, start:end] = keys
-        self.values[:, slot, :, start:end] = values
+        """Store [layers, n, heads, dim] keys and values at positions start, start + 1, …"""
+        first = slot * self.slot_length + start
+        self.keys[:, first : first + keys.shape[1]] = keys
+        self.values[:, first : first + values.shape[1]] = values
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Make positions [0, length) of slot `target` those of slot `source`."""
         if source != target:
-            self.keys[:, target, :, :length] = self.keys[:, source, :, :length]
-            self.values[:, target, :, :length] = self.values[:, source, :, :length]
+            from_, to = source * self.slot_length, target * self.slot_length
+            self.keys[:, to : to + length] = self.keys[:, from_ : from_ + length]
+            self.values[:, to : to + length] = self.values[:, from_ : from_ + length]

@@ -32,6 +32,20 @@ def depths(parents: Sequence[int]) -> list[int]:
     return result
 
 
+def paths(parents: Sequence[int]) -> list[list[int]]:
+    """The way from the root to every leaf, by leaf."""
+    inner = set(parents)
+    found = []
+    for leaf in (node for node in range(len(parents)) if node not in inner):
+        path = []
+        node = leaf
+        while node >= 0:
+            path.append(node)
+            node = parents[node]
+        found.append(path[::-1])
+    return found
+
+
 def check_rows(rows: Sequence[Row], num_slots: int, slot_length: int, num_ids: int) -> None:
     """Refuse rows that would write outside the memory or into one another.
 

@@ -85,8 +85,8 @@ class Runner:
         row, offset = batch.trees[slot]
         check_path(row, start, path)
         nodes = torch.tensor([offset + node for node in path], dtype=torch.long, device=self.device)
-        keys = torch.stack([key.index_select(1, nodes) for key, _ in batch.attention.kept])
-        values = torch.stack([value.index_select(1, nodes) for _, value in batch.attention.kept])
+        keys = torch.stack([key.index_select(0, nodes) for key, _ in batch.attention.kept])
+        values = torch.stack([value.index_select(0, nodes) for _, value in batch.attention.kept])
         self.cache.write_all_layers(slot, start, keys, values)
 
     @torch.inference_mode()

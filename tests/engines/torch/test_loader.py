@@ -55,8 +55,8 @@ def test_load_and_fingerprint(files: ModelFiles) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_the_sums(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**18)
-    with pytest.raises(ModelError, match=r"tiny: does not fit .* 8 sessions × 512 tokens × 128 B.* free"):
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2**16)
+    with pytest.raises(ModelError, match=r"tiny: does not fit .*8 sessions × 512 tokens × 128 B.* free"):
         load_runner(files, num_slots=8, device="cpu")
 
 
