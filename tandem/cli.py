@@ -103,6 +103,9 @@ def doctor(
     api_key: Annotated[
         str | None, typer.Option(help="Key for the gateway; by default the first that is configured.")
     ] = None,
+    draft_tokens: Annotated[
+        int | None, typer.Option(min=1, max=32, help="γ to try; by default the gateway's own.")
+    ] = None,
     max_tokens: Annotated[int, typer.Option(min=8, max=512, help="Tokens to generate for each prompt.")] = 48,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that any one check may take.")] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
@@ -118,6 +121,7 @@ def doctor(
             target_url=target_url,
             draft_url=draft_url,
             api_key=api_key,
+            draft_tokens=draft_tokens,
             max_tokens=max_tokens,
             timeout=timeout,
             as_json=as_json,

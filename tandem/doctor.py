@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -37,11 +37,15 @@ def run_doctor(
     target_url: str | None,
     draft_url: str | None,
     api_key: str | None,
+    draft_tokens: int | None,
     max_tokens: int,
     timeout: float,
     as_json: bool,
 ) -> int:
-    """Print the report. 0 where everything answers and fits together, 1 where not; a bad payoff is no fault."""
+    """Print the report. `draft_tokens` None: the gateway's own γ.
+
+    Returns 0 where everything answers and fits together, 1 where not; a bad payoff is no fault.
+    """
     worker_token = settings.worker_token.get_secret_value() if settings.worker_token else None
     key = api_key or next((key.get_secret_value() for key in settings.api_keys), None)
     verify = str(settings.worker_ca_file) if settings.worker_ca_file else True
@@ -58,7 +62,7 @@ def run_doctor(
             target=service("target", target_url or settings.target_urls[0], worker_token, verify),
             draft=service("draft", draft_address, worker_token, verify) if draft_address else None,
         )
-        report = examine(setup, settings.draft_tokens, max_tokens)
+        report = examine(setup, draft_tokens, max_tokens, fallback=settings.draft_tokens)
     if as_json:
         print(report.as_json())
     else:
@@ -66,9 +70,12 @@ def run_doctor(
     return 0 if report.healthy else 1
 
 
-def examine(setup: Setup, draft_tokens: int, max_tokens: int) -> Report:
-    """Every check that can be made; one that fails leaves those that need it out."""
-    report = Report(draft_tokens=draft_tokens)
+def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: int) -> Report:
+    """Every check that can be made; one that fails leaves those that need it out.
+
+    γ is what is given, else what the gateway uses by itself, else (no answer from the gateway) `fallback`.
+    """
+    report = Report(draft_tokens=draft_tokens or fallback)
     target = _look_at_worker(report, setup.target)
     draft = _look_at_worker(report, setup.draft) if setup.draft else None
     if setup.draft is None:
@@ -76,20 +83,22 @@ def examine(setup: Setup, draft_tokens: int, max_tokens: int) -> Report:
     is_served = _look_at_gateway(report, setup.gateway)
     if target and draft and setup.draft:
         _compare_vocabularies(report, setup.target, setup.draft, target, draft)
-        try:
-            report.costs = _measure(report, setup.target, setup.draft, draft_tokens)
-        except Unreachable as problem:
-            report.add("timing", False, str(problem))
     if is_served and draft:
         try:
-            report.prompts = list(_try_prompts(setup.gateway, draft_tokens, max_tokens))
+            for result, gamma in _try_prompts(setup.gateway, draft_tokens, max_tokens):
+                report.prompts.append(result)
+                report.draft_tokens = gamma
         except Unreachable as problem:
             report.add("prompts", False, str(problem))
+    if target and draft and setup.draft:
+        try:
+            report.costs = _measure(report, setup.target, setup.draft, report.draft_tokens)
+        except Unreachable as problem:
+            report.add("timing", False, str(problem))
     if report.costs:
         for result in report.prompts:
-            report.verdicts[result.kind] = judge(
-                report.costs, Yield(result.acceptance_rate, result.coverage), draft_tokens
-            )
+            gains = Yield(result.acceptance_rate, result.coverage)
+            report.verdicts[result.kind] = judge(report.costs, gains, report.draft_tokens)
     return report
 
 
@@ -161,8 +170,13 @@ def _measure(report: Report, target: Service, draft: Service, draft_tokens: int)
     )
 
 
-def _try_prompts(gateway: Service, draft_tokens: int, max_tokens: int) -> Iterable[PromptResult]:
+def _try_prompts(gateway: Service, draft_tokens: int | None, max_tokens: int) -> Iterator[tuple[PromptResult, int]]:
+    """Each prompt's result, and the γ it was speculated with."""
     model = gateway.models()
+    # γ is held, so that what is measured is what the arithmetic is about; adaptation would turn bad drafts off.
+    held: dict[str, Any] = {"adaptive_speculation": False}
+    if draft_tokens is not None:
+        held["draft_tokens"] = draft_tokens
     for kind, prompt in PROMPTS.items():
         body: dict[str, Any] = {
             "model": model,
@@ -171,10 +185,9 @@ def _try_prompts(gateway: Service, draft_tokens: int, max_tokens: int) -> Iterab
             "temperature": 0,
         }
         plain = gateway.generate({**body, "speculative": {"enabled": False}})
-        # γ is held, so that what is measured is what the arithmetic is about; adaptation would turn bad drafts off.
-        held = {"draft_tokens": draft_tokens, "adaptive_speculation": False}
         speculative = gateway.generate({**body, "speculative": held})
-        yield _compare(kind, plain, speculative, draft_tokens)
+        gamma = int(speculative.speculative.get("num_spec_tokens") or draft_tokens or 1)
+        yield _compare(kind, plain, speculative, gamma), gamma
 
 
 def _compare(kind: str, plain: Generation, speculative: Generation, draft_tokens: int) -> PromptResult:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from config.settings import LIFELINE_VARIABLE
+from config.variables import LIFELINE_VARIABLE
 
 GRACE_SECONDS = 10.0
 

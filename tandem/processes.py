@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from config.settings import LIFELINE_VARIABLE
+from config.variables import LIFELINE_VARIABLE
 
-_TAIL_LINES = 20
+_TAIL_LINES = 8
 # A level as loggers print it (in capitals, or as JSON's value), or the start of a traceback.
 _ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|\"level\": ?\"(error|critical)\"|^Traceback ")
 _WARNING = re.compile(r"\bWARNING\b|\"level\": ?\"warning\"")
@@ -105,9 +105,10 @@ class Child:
             self._tail.append(line)
             if self._log:
                 self._log.write(raw)
-            in_traceback = line.startswith("Traceback ") or (in_traceback and line.startswith(" "))
+            # A traceback goes on while lines are indented, and ends with the one that names the error.
             if self._show_all or in_traceback or self._is_notable(line):
                 self._show(self.name, line)
+            in_traceback = line.startswith("Traceback ") or (in_traceback and line.startswith(" "))
 
     def _is_notable(self, line: str) -> bool:
         return bool(_ERROR.search(line) or (self.show_warnings and _WARNING.search(line)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +88,9 @@ def test_images_are_built_from_stages_of_the_dockerfile() -> None:
 
 def test_the_images_get_every_package() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")}
-    assert packages <= kept
-    assert {"pyproject.toml", "README.md"} <= kept
+    setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    packages = {pattern.removesuffix("*") for pattern in setuptools["packages"]["find"]["include"]}
+    assert kept == packages | {"pyproject.toml", "README.md"}
 
 
 @pytest.mark.parametrize("name", TANDEM)

@@ -119,6 +119,7 @@ def chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         "num_accepted_draft_tokens": 16 if speculates else 0,
         "num_spec_steps": 8 if speculates else 0,
         "acceptance_histogram": [0, 0, 8, 0, 0, 0] if speculates else [0] * 6,
+        "num_spec_tokens": body["speculative"].get("draft_tokens", 5),
     }
     yield {"choices": [], "usage": {"completion_tokens": 24}, "metrics": {"speculative_decoding": numbers}}
 

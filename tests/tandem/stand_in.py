@@ -34,6 +34,8 @@ def main() -> None:
     if Handler.mode == "dies":
         logging.error("no such model: nowhere")
         sys.exit(3)
+    if Handler.mode == "raises":
+        raise LookupError("no such thing")
     if Handler.mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if Handler.mode == "family":

@@ -37,8 +37,12 @@ def setup() -> Iterator[Setup]:
         yield Setup(gateway, target, draft, urls)
 
 
-def examine(capsys: pytest.CaptureFixture[str], urls: dict[str, str], **settings: Any) -> tuple[int, dict[str, Any]]:
-    common: dict[str, Any] = {"api_key": None, "max_tokens": 24, "timeout": 10.0}
+def examine(
+    capsys: pytest.CaptureFixture[str], urls: dict[str, str], options: dict[str, Any] | None = None, **settings: Any
+) -> tuple[int, dict[str, Any]]:
+    common: dict[str, Any] = {"api_key": None, "draft_tokens": None, "max_tokens": 24, "timeout": 10.0} | (
+        options or {}
+    )
     code = run_doctor(ServeSettings(**settings), **urls, **common, as_json=True)
     return code, json.loads(capsys.readouterr().out)
 
@@ -63,6 +67,14 @@ def test_a_good_set_up(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None
         assert prompt["coverage"] == 1.0
         assert prompt["same_text"] is True
     assert all(verdict["pays"] for verdict in report["verdicts"].values())
+
+
+def test_gamma_is_the_gateways_own_or_the_one_to_try(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    _, report = examine(capsys, setup.urls, draft_tokens=2)
+    assert report["draft_tokens"] == 5, "the gateway's answer counts, not the doctor's own settings"
+    _, report = examine(capsys, setup.urls, options={"draft_tokens": 3})
+    assert report["draft_tokens"] == 3
+    assert report["verdicts"]["code"]["draft_tokens"] == 3
 
 
 def test_its_sessions_are_freed(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,6 +165,7 @@ def test_the_report_for_people(setup: Setup, capsys: pytest.CaptureFixture[str])
         ServeSettings(),
         **setup.urls,
         api_key=None,
+        draft_tokens=None,
         max_tokens=24,
         timeout=10.0,
         as_json=False,  # type: ignore[arg-type]

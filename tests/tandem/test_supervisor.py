@@ -112,6 +112,16 @@ def test_a_child_that_dies_while_loading_is_named_with_its_reason(started: list[
     assert "no such model: nowhere" in said
 
 
+def test_a_traceback_is_shown_whole(started: list[Up]) -> None:
+    up = Up("loading", "raises")
+    started.append(up)
+    code, said = up.finish()
+    assert code == 1
+    shown = said.split("tandem: the draft process")[0]
+    assert "Traceback (most recent call last)" in shown
+    assert "LookupError: no such thing" in shown
+
+
 def test_a_child_that_is_killed_later_ends_the_others(started: list[Up]) -> None:
     up = Up("ready", "ready", "ready")
     started.append(up)
