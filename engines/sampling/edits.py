@@ -20,7 +20,8 @@ from engines.sampling.rows import SamplingRow
 def edit_logits(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None) -> Tensor:
     """Float32 [R, V] → float32 [R, V]: the same tensor where nothing changes, else a new one.
 
-    `allowed` is bool [R, V], or a bitmask int32 [R, ⌈V / 32⌉] (bit b of word w: token 32 w + b) as xgrammar makes it.
+    `allowed` is bool [R, V], or a bitmask int32 [R, W] as xgrammar makes it: bit b of word w is token 32 w + b, and
+    tokens beyond its end (a padded row of logits) are not allowed.
     """
     masked = [(i, t) for i, row in enumerate(rows) if _stops_masked(row) for t in row.stop_token_ids]
     biased = [(i, int(t), b) for i, row in enumerate(rows) for t, b in row.sampling.logit_bias.items()]
@@ -56,7 +57,8 @@ def _as_bool(allowed: Tensor, vocabulary: int) -> Tensor:
     if allowed.dtype == torch.bool:
         return allowed
     bits = torch.arange(32, dtype=torch.int32, device=allowed.device)
-    return (allowed[:, :, None] >> bits).bitwise_and_(1).bool().flatten(1)[:, :vocabulary]
+    unpacked = (allowed[:, :, None] >> bits).bitwise_and_(1).bool().flatten(1)[:, :vocabulary]
+    return torch.nn.functional.pad(unpacked, (0, vocabulary - unpacked.shape[1]))
 
 
 def _columns(device: torch.device, entries: Iterable[tuple[int, int]]) -> tuple[Tensor, Tensor]:

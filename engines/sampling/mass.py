@@ -9,8 +9,6 @@ for each token.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -37,4 +35,5 @@ def total(x: Tensor, peak: Tensor, bits: int) -> Tensor:
 
 def log_total(total: Tensor, peak: Tensor, bits: int) -> Tensor:
     """log Σ exp(x) in float64 [R], from the int64 sum [R] of its masses."""
-    return total.to(torch.float64).log_().add_(peak.to(torch.float64) - bits * math.log(2.0))
+    # Scaled back first, which is exact, so that a lone token has log-probability 0 and not nearly 0.
+    return total.to(torch.float64).mul_(2.0**-bits).log_().add_(peak.to(torch.float64))

@@ -61,12 +61,12 @@ def test_draws_are_the_best_perturbed_tokens(
 
 def test_equal_perturbed_logits_go_to_the_lowest_id(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(noise, "gumbel_from_hash", lambda h: torch.zeros(h.shape, dtype=torch.float64))
-    logits = torch.zeros(1, 5000)
-    logits[0, [70, 4000]] = 1.0
-    for parameters in ({}, {"top_k": 2}, {"top_p": 0.9}):
+    logits = torch.zeros(1, 150_000)  # several tiles: the tie is between two of them
+    logits[0, [70, 140_000]] = 1.0
+    for parameters in ({}, {"top_k": 2}, {"min_p": 0.9}):
         rows = [sampling_row(**parameters)]
         assert draw(process(logits, rows), rows).tolist() == [70]
-        assert draw_top2(process(logits, rows), rows).second.tolist() == [4000]
+        assert draw_top2(process(logits, rows), rows).second.tolist() == [140_000]
 
 
 def test_greedy_takes_the_lowest_of_equal_logits_at_any_place() -> None:

@@ -65,6 +65,24 @@ def test_ids_shared_by_rows_or_given_for_each() -> None:
     assert torch.equal(ids, torch.arange(100)), "arguments are left as they are"
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+def test_gumbel_is_the_same_bits_wherever_a_token_stands(threads: int) -> None:
+    """Vectorised logarithms may treat the ends of a tensor differently: not so that it shows."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        seeds, positions = torch.arange(5), torch.arange(5) * 7
+        whole = noise.gumbel(seeds, noise.DRAW, positions, torch.arange(70_001))
+        for start, stop in ((0, 1), (3, 4), (1, 18), (5, 1006), (13, 50_000), (69_990, 70_001)):
+            assert torch.equal(
+                noise.gumbel(seeds, noise.DRAW, positions, torch.arange(start, stop)), whole[:, start:stop]
+            )
+            one = noise.gumbel(seeds[2:3], noise.DRAW, positions[2:3], torch.arange(start, stop))
+            assert torch.equal(one, whole[2:3, start:stop])
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_uniform_and_gumbel_are_finite_at_the_extremes() -> None:
     """The largest hash rounds to u = 1 in float64, and would give an infinite Gumbel."""
     h = torch.tensor([0, -1, 2**63 - 1, -(2**63), -(1 << 11), (1 << 11) - 1], dtype=torch.int64)

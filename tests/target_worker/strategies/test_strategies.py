@@ -145,6 +145,13 @@ def test_a_perfect_draft_at_temperature_zero_is_accepted_whole(name: Strategy) -
     assert outcome.next_token.tolist() == [2]
 
 
+def test_a_lone_token_has_probability_one_exactly() -> None:
+    target = target_of([[0.0, 3.0, 1.0]] * 2, temperature=0.0)
+    outcome = STRATEGIES["threshold"].verify(chain_of([[1]], threshold=1.0), target)
+    assert outcome.num_accepted.tolist() == [1]
+    assert target.distribution.probability_of(torch.tensor([1, 0])).tolist() == [1.0, 0.0]
+
+
 def test_probabilistic_accepts_all_of_an_equal_draft() -> None:
     """p = q: the ratio is one, and no uniform reaches it."""
     for seed in range(50):
