@@ -25,9 +25,9 @@ DRAWN_CELLS = 12
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(("drafter", "draft_tokens"), DRAFTED)
 def test_tiny_model(tiny: Services, sampling: str, drafter: str, draft_tokens: int) -> None:
-    options = {"max_tokens": 48, "logprobs": True, **SAMPLINGS[sampling]}
+    options = {"max_tokens": 32, "logprobs": True, **SAMPLINGS[sampling]}
     drafted = 0
-    for prompt in SHORT:
+    for prompt in SHORT[:3]:
         plain = tiny.client.chat(prompt, speculative=speculative("none"), **options)
         found = tiny.client.chat(prompt, speculative=speculative(drafter, draft_tokens), **options)
         assert found.identity == plain.identity
