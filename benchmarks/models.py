@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 BUNDLED = "SmolLM2-135M-Instruct"
-DRAFT_LAYERS = 8
+DRAFT_LAYERS = 4
 
 
 def bundled() -> Path:

@@ -23,6 +23,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from protocol.hashing import PrefixHashes
 from protocol.messages import Capabilities, DraftRequest, ModelInfo, Sampling
+from tandem.lifeline import hold_on, is_child
 
 MODES = (
     "wrong", "right", "none", "bad_ids", "negative_ids", "nan", "lengths", "html", "huge", "error", "cut", "stall",
@@ -199,6 +200,8 @@ def main() -> None:
     parser.add_argument("--mode", choices=MODES, default="wrong")
     parser.add_argument("--vocabulary", type=int, default=1000, help="ids of wrong drafts are below this")
     options = parser.parse_args()
+    if is_child():
+        hold_on()
     app = create_app(Script(mode=options.mode, vocabulary=options.vocabulary))
     uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
 
