@@ -91,7 +91,7 @@ def main() -> None:
     rows = []
     with Stack() as stack:
         workers = {"slots": max(options.streams), "context_length": 1024}
-        services = start(stack, model, drafters=["scripted"], vocabulary=49_000, worker_settings=workers)
+        services = start(stack, model, drafters=["scripted"], worker_settings=workers)
         for streams in options.streams:
             for draft in options.drafts:
                 rows.append(measure(services, draft, streams, options))

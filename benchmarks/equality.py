@@ -111,7 +111,7 @@ def running() -> Iterator[Services]:
     model = bundled()
     with Stack() as stack:
         workers = {**BITWISE, "slots": 8, "context_length": 1024}
-        yield start(stack, model, truncated(model), vocabulary=49_000, worker_settings=workers)
+        yield start(stack, model, truncated(model), worker_settings=workers)
 
 
 def ask(client: Client, cell: Cell, prompt: str) -> Answer:

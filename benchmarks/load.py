@@ -29,10 +29,13 @@ LONG_WORDS = 900
 
 def burst(client: Client, streams: int, tokens: int, speculative: dict[str, Any]) -> tuple[list[Answer], float]:
     """So many streams from the same moment on, and the seconds until all were done."""
+    salt = f"burst-{time.time_ns()}"
 
     def one(number: int) -> Answer:
         prompt = PROMPTS[number % len(PROMPTS)]
         options: dict[str, Any] = {"max_tokens": tokens, "temperature": 0.7, "seed": number, "ignore_eos": True}
+        # A salt of its own: what an earlier burst left in the target's memory must not shorten this one's prompts.
+        options["cache_salt"] = salt
         return client.chat(prompt, stream=True, speculative=speculative, **options)
 
     began = time.perf_counter()

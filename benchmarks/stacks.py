@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from benchmarks.client import Client
 from benchmarks.processes import Process, Stack
 
@@ -29,14 +31,12 @@ def start(
     draft_model: Path | str | None = None,
     *,
     drafters: Iterable[str] = ("lookup", "model", "scripted"),
-    vocabulary: int = 1000,
     worker_settings: dict[str, Any] | None = None,
     **gateway_settings: Any,
 ) -> Services:
     """Start and await everything. `drafters` may name lookup, model (`draft_model`) and scripted.
 
-    The first of them is the default one; `vocabulary` bounds the scripted drafter's wrong ids. Worker settings go to
-    the target and the draft model alike.
+    The first of them is the default one. Worker settings go to the target and the draft model alike.
     """
     shared = worker_settings or {}
     target = stack.target(model, **shared)
@@ -48,8 +48,7 @@ def start(
         elif name == "lookup":
             running[name] = stack.draft("lookup", "draft-lookup")
         else:
-            arguments = ("--vocabulary", str(vocabulary))
-            running[name] = stack.module("draft-scripted", "benchmarks.scripted_draft", *arguments)
+            running[name] = stack.module("draft-scripted", "benchmarks.scripted_draft")
     default = next(iter(running), None)
     gateway = stack.gateway(
         [target.url],
@@ -58,6 +57,9 @@ def start(
         **gateway_settings,
     )
     stack.wait_ready()
+    if "scripted" in running:  # its wrong tokens must be tokens
+        size = httpx.get(f"{target.url}/v1/model", trust_env=False).json()["vocabulary"]["size"]
+        httpx.post(f"{running['scripted'].url}/behave", json={"vocabulary": size}, trust_env=False).raise_for_status()
     return Services(target, running, gateway, Client(gateway.url))
 
 

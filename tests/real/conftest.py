@@ -30,7 +30,7 @@ def tiny_draft(tiny_model: Path) -> Path:
 def tiny(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
     with Stack(tmp_path_factory.mktemp("logs-tiny")) as stack:
         workers = {**BITWISE, "slots": 8, "threads": 1}
-        yield start(stack, tiny_model, tiny_draft, vocabulary=TINY_VOCABULARY, worker_settings=workers)
+        yield start(stack, tiny_model, tiny_draft, worker_settings=workers)
 
 
 @pytest.fixture(scope="session")
