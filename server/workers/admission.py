@@ -32,7 +32,8 @@ class Admission:
         """Look at the worker for ever: at once when something points to it, else at jittered intervals."""
         while True:
             await self.look(worker)
-            interval = self._interval if worker.state == "ready" else min(_DOWN_INTERVAL, self._interval)
+            well = worker.state == "ready" and worker not in self._late
+            interval = self._interval if well else min(_DOWN_INTERVAL, self._interval)
             try:
                 async with asyncio.timeout(interval * random.uniform(0.75, 1.25)):
                     await worker.look_again.wait()
