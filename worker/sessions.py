@@ -71,6 +71,7 @@ class Session(Generic[S]):
     call: Call | None = None
     counted: int = 0
     used: float = field(default_factory=time.monotonic)
+    answered: bool = False
     _settled: int = 0
     serial: int = field(default_factory=lambda: next(_serials))
 
@@ -245,6 +246,7 @@ class SessionTable(Generic[S]):
     ) -> Call:
         task = asyncio.get_running_loop().create_task(work(session))
         call = session.call = Call(request, task)
+        length = len(session.ids)
         self._calls.add(task)
         self._trim()
 
@@ -254,8 +256,14 @@ class SessionTable(Generic[S]):
             session.used = time.monotonic()
             if not task.cancelled():
                 task.exception()  # Seen here, so that nothing complains where all that waited for it have left.
+            abandoned = task.cancelled() and call.overtaken is None and len(session.ids) == length
+            session.answered |= not abandoned
             if session.key is not None and self._sessions.get(session.key) is session:
                 self._count(session)
+                if not session.answered:
+                    # Its only caller left before the first answer and relies on nothing of it; the word that the
+                    # session is over may have overtaken this call.
+                    self._forget(self._sessions.pop(session.key))
                 self._trim()
 
         task.add_done_callback(ended)

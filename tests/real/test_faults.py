@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -113,7 +112,7 @@ def test_target_terminated_while_it_serves(rig: Rig) -> None:
         terminated[0].terminate()
 
     assert ask(rig.double, during=at(5, terminate)).identity == rig.undisturbed.identity
-    assert terminated[0].wait(20) in (0, -signal.SIGTERM)
+    assert terminated[0].wait(20) == 0
     revive(rig.double, *terminated)
 
 
@@ -163,10 +162,9 @@ def test_client_that_disconnects(rig: Rig, drafter: str) -> None:
         raise Gone
 
     workers = (rig.targets[0], rig.drafter)
-    before = sessions(rig.single, *workers)  # a cut connection may have cost a worker the word that one is over
     with pytest.raises(Gone):
         ask(rig.single, drafter, during=at(5, leave), max_tokens=400)
-    eventually(lambda: sessions(rig.single, *workers) <= before, "both sessions are freed")
+    eventually(lambda: sessions(rig.single, *workers) == 0, "both sessions are freed")
     eventually(lambda: rig.single.metrics()["tandem_num_requests_running"] == 0, "generation has stopped")
 
 
@@ -179,12 +177,11 @@ def test_client_that_never_reads(rig: Rig) -> None:
     body = {"model": rig.single.model, "messages": [{"role": "user", "content": PROMPT}], "stream": True, **OPTIONS}
     body |= {"max_tokens": 400, "logprobs": True, "top_logprobs": 20}
     url = f"{rig.single.url}/v1/chat/completions"
-    before = sessions(rig.single, rig.targets[0], rig.drafter)
     with httpx.Client(trust_env=False) as silent, silent.stream("POST", url, json=body) as answer:
         assert answer.status_code == 200
         assert ask(rig.single).identity == rig.undisturbed.identity
         eventually(lambda: rig.single.metrics()["tandem_num_requests_running"] == 0, "it has ended")
-    eventually(lambda: sessions(rig.single, rig.targets[0], rig.drafter) <= before, "its sessions are freed")
+    eventually(lambda: sessions(rig.single, rig.targets[0], rig.drafter) == 0, "its sessions are freed")
 
 
 def test_gateway_drains_on_sigterm(rig: Rig) -> None:
@@ -197,4 +194,4 @@ def test_gateway_drains_on_sigterm(rig: Rig) -> None:
             assert began.wait(30)
             gateway.terminate()
             assert running.result(60).identity == rig.undisturbed.identity
-        assert gateway.wait(20) in (0, -signal.SIGTERM)
+        assert gateway.wait(20) == 0

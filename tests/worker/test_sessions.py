@@ -331,3 +331,21 @@ async def test_sessions_that_nobody_uses_expire_but_not_one_with_a_call_in_fligh
     assert table.sessions.tokens == 0, "ids are counted once a call has ended"
     await table.sessions.close(0.0)
     assert call.task.cancelled()
+
+
+@async_test
+async def test_a_session_whose_first_call_is_abandoned_is_forgotten() -> None:
+    """Its deletion may have come first, over another connection; a later call's loss costs nothing."""
+    table = Table()
+    first = await table.hang(verify_request([1, 2, 3]))
+    first.waiters += 1
+    table.sessions.leave(first)
+    await asyncio.wait({first.task})
+    await asyncio.sleep(0)
+    assert (len(table.sessions), len(table.dropped), table.sessions.tokens) == (0, 1, 0)
+    await table.call(verify_request([1, 2, 3]))
+    second = await table.hang(verify_request([1, 2, 3], held=3, round=1))
+    second.waiters += 1
+    table.sessions.leave(second)
+    await asyncio.wait({second.task})
+    assert await table.call(verify_request([1, 2, 3], held=3, round=1)) == [1, 2, 3], "as the retry expects it"
