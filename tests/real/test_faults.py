@@ -17,7 +17,20 @@ from benchmarks.processes import Process, Stack
 from benchmarks.stacks import BITWISE
 from tests.real.conftest import TINY_VOCABULARY
 from tests.real.proxy import Proxy
-from tests.real.rig import OPTIONS, PROMPT, Rig, ask, at, drafts_again, eventually, revive, serving, sessions
+from tests.real.rig import (
+    OPTIONS,
+    PATIENCE,
+    PROMPT,
+    Rig,
+    ask,
+    at,
+    drafts_again,
+    eventually,
+    revive,
+    serving,
+    sessions,
+    up,
+)
 
 RECOVERY_SECONDS = 120.0
 CUTS = 2
@@ -81,14 +94,19 @@ def test_draft_worker_answers_too_late(rig: Rig) -> None:
 
 
 def test_target_killed_and_restarted(rig: Rig) -> None:
+    """Under a stream with drafts and one without: both go on once it is back."""
     target = rig.targets[0]
+    began = threading.Event()
 
     def kill_and_restart() -> None:
+        assert began.wait(PATIENCE)
         target.kill()
         target.restart()
 
-    assert ask(rig.single, during=at(5, kill_and_restart)).identity == rig.undisturbed.identity
-    assert ask(rig.single, "none", during=at(5, kill_and_restart)).identity == rig.undisturbed.identity
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(ask, rig.single, "none", at(5, began.set))
+        assert ask(rig.single, during=at(5, kill_and_restart)).identity == rig.undisturbed.identity
+        assert other.result(RECOVERY_SECONDS).identity == rig.undisturbed.identity
 
 
 @pytest.mark.parametrize("drafter", ["model", "none"])
@@ -101,6 +119,23 @@ def test_one_of_two_targets_killed(rig: Rig, drafter: str) -> None:
 
     assert ask(rig.double, drafter, during=at(5, kill)).identity == rig.undisturbed.identity
     revive(rig.double, *killed)
+
+
+@pytest.mark.parametrize("drafter", ["model", "none"])
+def test_one_of_two_targets_stopped(rig: Rig, drafter: str) -> None:
+    """It keeps its connections and says nothing: the other goes on long before the call's own deadline."""
+    stopped: list[Process] = []
+
+    def stop() -> None:
+        stopped.append(serving(rig))
+        stopped[0].suspend()
+
+    try:
+        assert ask(rig.double, drafter, during=at(5, stop)).identity == rig.undisturbed.identity
+    finally:
+        for process in stopped:
+            process.resume()
+    eventually(lambda: up(rig.double, stopped[0]), "it is used again")
 
 
 def test_target_terminated_while_it_serves(rig: Rig) -> None:

@@ -36,7 +36,7 @@ def stack(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def post(stack: Stack, body: dict[str, Any] | str, key: str | None = KEYS[0]) -> httpx.Response:
     """A chat request to the gateway, which was started last."""
-    headers = {"authorization": f"Bearer {key}"} if key is not None else {}
+    headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key is not None else {})
     content = body if isinstance(body, str) else json.dumps(body)
     url = f"{stack.processes[-1].url}/v1/chat/completions"
     return httpx.post(url, content=content, headers=headers, timeout=60, trust_env=False)
