@@ -52,7 +52,7 @@ class Admission:
             info = await worker.client.model(_LOOK_SECONDS)
             self._late.pop(worker, None)
             if not ready.ready:
-                worker.set_state("down", ready.detail)
+                worker.missed(ready.detail)
             elif worker.state != "ready" or info != worker.info or not self._still_fits(worker):
                 await self._admit(worker, info)
         except WorkerFailure as failure:
@@ -71,7 +71,7 @@ class Admission:
         late = self._late[worker] = self._late.get(worker, 0) + 1
         if worker.state == "ready" and isinstance(failure, TooLate) and late < _LATE_LOOKS:
             return
-        worker.set_state("down", failure.message)
+        worker.missed(failure.message)
 
     async def _admit(self, worker: Worker, info: ModelInfo) -> None:
         if info.role != worker.role:

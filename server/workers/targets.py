@@ -179,7 +179,7 @@ class TargetSide:
                     if any(other is not worker and other.usable and self._accepts(other) for other in self._pool):
                         limit.reschedule(events.time())
 
-                with worker.when_down(give_up):
+                with worker.when_missing(give_up):
                     yield
         except TimeoutError:
             raise TooLate(f"{worker.url} is down: {worker.detail}") from None

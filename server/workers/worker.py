@@ -45,7 +45,8 @@ class Worker:
         self.draft_times = DraftTimes(())
         self.look_again = asyncio.Event()
         self._last_ready = -math.inf
-        self._when_down: set[Callable[[], None]] = set()
+        self._missing = False
+        self._when_missing: set[Callable[[], None]] = set()
         self._metrics = metrics
         metrics.watch_breaker(role, self.url, breaker)
 
@@ -81,11 +82,8 @@ class Worker:
             )
         if self.state == "ready" or state == "ready":
             self._last_ready = time.monotonic()
-        went_down = self.state == "ready" and state != "ready"
         self.state, self.detail = state, detail
-        if went_down:
-            for tell in list(self._when_down):
-                tell()
+        self._missing = self._missing and state != "ready"
         self._metrics.up.labels(self.role, self.url).set(state == "ready")
 
     @contextmanager
@@ -100,14 +98,23 @@ class Worker:
             self.streams -= 1
             gauge.set(self.streams)
 
+    def missed(self, detail: str) -> None:
+        """It was looked at and is down. (One lost connection makes it down too, until it is looked at.)"""
+        self.set_state("down", detail)
+        self._missing = True
+        for tell in list(self._when_missing):
+            tell()
+
     @contextmanager
-    def when_down(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Calls `tell` where the worker ceases to be ready meanwhile."""
-        self._when_down.add(tell)
+    def when_missing(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Calls `tell` where the worker is, or meanwhile becomes, one that was looked at and is down."""
+        self._when_missing.add(tell)
         try:
+            if self._missing:
+                tell()
             yield
         finally:
-            self._when_down.discard(tell)
+            self._when_missing.discard(tell)
 
     @contextmanager
     def judged(self, proves: bool = True) -> Iterator[None]:

@@ -13,6 +13,7 @@ import pytest
 from protocol.errors import BadRequest
 from server.errors import NoTarget, Overloaded
 from server.fleet import Fleet
+from server.workers.failures import Unreachable
 from tests.server.workers.fake_worker import Answer, Cut, FakeWorker, Reply, error
 from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 
@@ -490,5 +491,24 @@ def test_a_lost_delete_is_repeated() -> None:
             await collect(fleet, request())
             await until(lambda: not target.sessions)
             assert not target.delete_faults
+
+    asyncio.run(main())
+
+
+def test_one_cut_connection_does_not_move_other_streams() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        going_on = asyncio.Event()
+        targets[0].faults.append(going_on.wait)
+        async with fleet_over(targets, [], probe_interval_seconds=60.0) as fleet:
+            first, _ = fleet._targets
+            running = asyncio.create_task(collect(fleet, replace(request(), speculation=PLAIN)))
+            await until(lambda: targets[0].calls)
+            with pytest.raises(Unreachable), first.judged():
+                raise Unreachable("cut", "a connection of another stream")
+            await until(lambda: first.state == "ready")
+            going_on.set()
+            assert tokens(await running) == expected()
+            assert (len(targets[0].calls), len(targets[1].calls)) == (1, 0)
 
     asyncio.run(main())
