@@ -186,6 +186,9 @@ def test_connections_cut_in_mid_body(rig: Rig, side: str, drafter: str) -> None:
             found = ask(client, drafter, during=lambda chunks: proxy.cut(CUTS) if chunks % 10 == 5 else None)
         assert found.identity == rig.undisturbed.identity
         assert proxy.cuts > 0 or (side, drafter) == ("draft", "none")
+        # While the way to them is still there.
+        workers = (rig.targets[0], rig.drafter)
+        eventually(lambda: sessions(rig.single, *workers) == 0, "sessions are freed whatever was cut")
 
 
 @pytest.mark.parametrize("drafter", ["model", "none"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -18,6 +19,7 @@ from tests.real.conftest import TINY_VOCABULARY
 # By operation and mode. Thousands were sent by hand: see `send`.
 EXAMPLES = 12
 MOST_TOKENS = 3
+MESSAGES = [{"role": "user", "content": "Tell me about the sea."}]
 SECONDS = 30
 load_all_checks()
 # The schema can't say which ids a vocabulary has or what fits a context, so what fits the schema may be refused.
@@ -36,6 +38,8 @@ def test_what_comes_back_fits_the_schema(tiny: Services, service: str, mode: Gen
 def send(url: str, mode: GenerationMode, examples: int) -> int:
     """Send `examples` cases to each operation of the service; how many there were. Raises on the first wrong answer."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    models = httpx.get(f"{url}/v1/models", trust_env=False)
+    model = models.json()["data"][0]["id"] if models.status_code == 200 else None  # workers have no such page
     sent = 0
     for result in schema.get_all_operations():
         assert isinstance(result, Ok)
@@ -58,6 +62,9 @@ def send(url: str, mode: GenerationMode, examples: int) -> int:
                 case.body = _with_integers(case.body)
                 for item in _items(case.body):
                     _make_meaningful(item)
+                if model is not None and isinstance(case.body, dict):
+                    case.body["model"] = model
+                    case.body.update({"messages": MESSAGES} if case.body.get("messages") else {})
             excluded = NOT_CHECKED_IN_BATCHES if case.path.endswith("/batch") else NOT_CHECKED
             case.call_and_validate(excluded_checks=excluded, timeout=SECONDS)
 
