@@ -54,7 +54,7 @@ class Sampling(Message):
     min_p: Finite = Field(default=0.0, ge=0.0, le=1.0)
     presence_penalty: Finite = Field(default=0.0, ge=-2.0, le=2.0)
     frequency_penalty: Finite = Field(default=0.0, ge=-2.0, le=2.0)
-    repetition_penalty: Finite = Field(default=1.0, gt=0.0, le=100.0)
+    repetition_penalty: Finite = Field(default=1.0, ge=0.01, le=100.0, description="less would overflow float32 logits")
     logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]] = Field(
         default_factory=dict, max_length=1024, description="token id, as JSON writes keys → added to its logit"
     )
