@@ -61,6 +61,7 @@ class FakeRunner:
             self.held[row.slot] = context + list(row.token_ids)
         else:
             self._trees[row.slot] = row
+            self.held[row.slot] = context  # a tree pass uses what follows `start` as scratch
             paths: list[list[int]] = []
             for token_id, parent in zip(row.token_ids, row.parents, strict=True):
                 paths.append([*(paths[parent] if parent >= 0 else []), token_id])

@@ -108,8 +108,9 @@ class _Drafting:
 
     def _grow_branches(self, chain: _Chain, branches: list[_Branch]) -> Steps[None]:
         """Grow all branches a token a pass; each pass feeds the branches' tokens anew, as nothing of them is kept."""
+        # A tree pass leaves nothing of candidate 0 behind the place it hangs from, so that all hang from the first one.
+        first = min((branch.at for branch in branches), default=0)
         while growing := [branch for branch in branches if not branch.done]:
-            first = min(branch.at for branch in growing)
             last = max(branch.at for branch in growing)
             # Candidate 0 from the first place where one leaves to the last, then the branches, their tips at the end.
             token_ids = chain.tokens[first:last]

@@ -33,7 +33,7 @@ class Feed:
     Logits are wanted for token_ids[logits_from:]. `rows` has one entry for each of them, to draw a token from it, or is
     empty. With `truncate` tokens come from the likeliest K alone. The loop may feed the first `divisible` tokens, of a
     tree a chain that ends in the parent of all the rest, over several passes; what follows goes into one. A tree that
-    is not to be committed may hang from `start`, short of what the slot holds.
+    is not to be committed may hang from `start`, short of what the slot holds; the slot forgets what it held from there on.
     """
 
     token_ids: list[int]

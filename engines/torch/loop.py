@@ -254,6 +254,8 @@ class EngineLoop:
             if row.parents is None:
                 piece.seat.slot.ids.extend(row.token_ids)
             else:
+                # The pass used the slot's memory from `start` on as scratch.
+                del piece.seat.slot.ids[row.start :]
                 piece.seat.fed_tree(piece.feed, run.fed)
             run.fed += len(row.token_ids)
             run.forward_seconds += forward
