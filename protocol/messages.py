@@ -79,6 +79,17 @@ class Grammar(Message):
     start: int = Field(ge=0)
 
 
+class GrammarCheckRequest(Message):
+    """`POST /v1/grammar/check` on a target: can this be honoured? (`start` plays no part.) No: a 400 says why."""
+
+    protocol: Literal[1] = 1
+    grammar: Grammar
+
+
+class GrammarCheckResponse(Reply):
+    ok: Literal[True] = True
+
+
 class TraceContext(Message):
     """W3C trace context, passed through."""
 

@@ -14,6 +14,9 @@ from protocol.messages import (
     DraftRequest,
     DraftResponse,
     GenerateRequest,
+    Grammar,
+    GrammarCheckRequest,
+    GrammarCheckResponse,
     ModelInfo,
     Ready,
     TokenizerInfo,
@@ -80,6 +83,11 @@ class WorkerClient:
                     await _finish(lines)
                     return
         raise Unreachable("cut", f"{self.url}/v1/generate: ended before it was done")
+
+    async def check_grammar(self, grammar: Grammar, seconds: float) -> None:
+        """Raises Refused, with the reason, where the worker cannot honour it."""
+        request = GrammarCheckRequest(grammar=grammar)
+        await self._post("/v1/grammar/check", request, GrammarCheckResponse, seconds)
 
     async def delete_session(self, session_id: str, seconds: float) -> None:
         await self._transport.call("DELETE", f"/v1/sessions/{session_id}", None, seconds=seconds, max_bytes=_MAX_SMALL)
