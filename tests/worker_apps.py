@@ -147,9 +147,7 @@ async def target(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
 
 
 @asynccontextmanager
-async def drafter(
-    runner: FakeRunner | None = None, lookup: bool = False, **settings: Any
-) -> AsyncIterator[Drafter]:
+async def drafter(runner: FakeRunner | None = None, lookup: bool = False, **settings: Any) -> AsyncIterator[Drafter]:
     config = DraftWorkerConfig(**{"slot_hold_ms": 0, **settings})
     runner = runner or FakeRunner(config.slots)
 

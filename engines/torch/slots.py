@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 _COMPARE_BLOCK = 512
 _MIN_COPY = 8
 """Shorter prefixes are as soon computed as copied."""
+_LITTLE = 64
 
 
 @dataclass(eq=False, slots=True)
@@ -83,16 +84,21 @@ class SlotCache:
         own = self._owned.get(owner) if owner is not None else None
         if own is None and self._evictable() is None:
             return None
-        best, length = self._best_match(ids, salt)
+        target: Slot | None
         if own is not None and not own.pinned:
             own_length = shared_prefix(own.ids, ids) if own.salt == salt else 0
+            # A running stream's: hardly anything to gain elsewhere.
+            if own_length + _LITTLE >= len(ids):
+                return self._pin(own, salt, owner, min(own_length, usable))
+            best, length = self._best_match(ids, salt)
             if best is None or own_length + _MIN_COPY > length:
-                return self._pin(own, ids, salt, owner, min(own_length, usable))
-            target: Slot | None = own
+                return self._pin(own, salt, owner, min(own_length, usable))
+            target = own
         else:
+            best, length = self._best_match(ids, salt)
             target = self._evictable()
         if best is not None and not best.pinned and best.owner is None and 2 * length >= len(best.ids):
-            return self._pin(best, ids, salt, owner, min(length, usable))
+            return self._pin(best, salt, owner, min(length, usable))
         if target is None:
             return None
         length = min(length, usable)
@@ -104,7 +110,7 @@ class SlotCache:
             else:
                 self._copy(best.index, target.index, length)
                 target.ids[:] = best.ids[:length]
-        return self._pin(target, ids, salt, owner, length)
+        return self._pin(target, salt, owner, length)
 
     def release(self, slot: Slot) -> None:
         """The job on it has ended; what the slot holds stays for whoever can use it."""
@@ -136,7 +142,7 @@ class SlotCache:
         ]
         return min(free, key=lambda slot: (slot.owner is not None, bool(slot.ids), slot.last_used), default=None)
 
-    def _pin(self, slot: Slot, ids: Sequence[int], salt: str | None, owner: int | None, length: int) -> Slot:
+    def _pin(self, slot: Slot, salt: str | None, owner: int | None, length: int) -> Slot:
         if slot.owner is not None and slot.owner != owner:
             del self._owned[slot.owner]
         if owner is not None:

@@ -13,9 +13,8 @@ from engines.errors import ModelError
 from engines.models import ModelFiles, resolve_model
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.torch.engine import TorchEngine
-from engines.torch.loader import load_runner, pick_device, pick_dtype, runner_fingerprint
+from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.loop import EngineLoop, PassReport
-from engines.torch.memory import cache_shape
 from engines.torch.slots import SlotCache
 from engines.torch.support import context_length
 from protocol.messages import Capabilities, ModelInfo, StepTime
@@ -39,13 +38,13 @@ def load_engine(
     files = resolve_model(config.model, allow_pickle_weights=config.allow_pickle_weights, progress=progress)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    length, slots = _sizes(config, files)
     progress(f"loading {files.id}")
     tokenizer = load_tokenizer(files)
     runner = load_runner(
         files,
-        num_slots=slots,
-        slot_length=length,
+        num_slots=config.slots if config.memory_gb is None else None,
+        kv_memory_bytes=int((config.memory_gb or 0) * 2**30),
+        slot_length=_slot_length(config, files),
         device=config.device,
         dtype=config.dtype,
         batch_invariant=config.batch_invariant,
@@ -58,7 +57,7 @@ def load_engine(
     told = tokenizer_info(
         files, tokenizer, stop_ids=stops, logits_size=runner.vocab_size, context_length=runner.slot_length
     )
-    cache = SlotCache(slots, runner.copy, config.slot_hold_ms / 1000)
+    cache = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
     loop = EngineLoop(runner, cache, config.max_queue, config.prefill_chunk_tokens, on_pass)
     info = ModelInfo(
         role=role,
@@ -70,7 +69,7 @@ def load_engine(
         special_token_ids=special_token_ids(tokenizer),
         stop_token_ids=stops,
         context_length=runner.slot_length,
-        max_sessions=slots,
+        max_sessions=runner.num_slots,
         fingerprint=runner_fingerprint(files, runner),
         capabilities=capabilities.model_copy(update={"batch_invariant": runner.batch_invariant}),
         step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
@@ -79,21 +78,11 @@ def load_engine(
     return TorchEngine(loop, info, told)
 
 
-def _sizes(config: WorkerConfig, files: ModelFiles) -> tuple[int, int]:
-    """The length of a slot, and how many there are. Raises ModelError where not even one fits `memory_gb`."""
+def _slot_length(config: WorkerConfig, files: ModelFiles) -> int:
+    if config.context_length is not None:
+        return config.context_length
     try:
         described = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
-    length = config.context_length or min(context_length(described), LONGEST_DEFAULT_CONTEXT)
-    if config.memory_gb is None:
-        return length, config.slots
-    dtype = pick_dtype(config.dtype, pick_device(config.device))
-    slot_bytes = length * cache_shape(described).bytes_per_token(dtype)
-    slots = int(config.memory_gb * 2**30 // slot_bytes)
-    if slots < 1:
-        raise ModelError(
-            f"{files.id}: one session of {length} tokens takes {slot_bytes / 2**30:.2f} GiB for keys and values, "
-            f"more than memory_gb = {config.memory_gb:g}; raise it or lower the context length"
-        )
-    return length, min(slots, 1024)
+    return min(context_length(described), LONGEST_DEFAULT_CONTEXT)

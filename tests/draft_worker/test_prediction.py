@@ -72,7 +72,9 @@ def test_renaming_a_variable_drafts_nearly_everything() -> None:
     while len(output) < len(truth):
         draft = drafter.draft(output, len(output), 16)
         accepted = 0
-        while accepted < len(draft) and draft[accepted] == truth[len(output) + accepted : len(output) + accepted + 1][0]:
+        while (
+            accepted < len(draft) and draft[accepted] == truth[len(output) + accepted : len(output) + accepted + 1][0]
+        ):
             accepted += 1
             if len(output) + accepted == len(truth):
                 break

@@ -120,7 +120,11 @@ async def test_paths_methods_and_tokens_get_the_same_shape() -> None:
             assert ErrorBody.model_validate(response.json()).error.code == "unauthorized"
         worker.client.headers["Authorization"] = "Bearer secret"
         assert (await worker.client.get("/v1/model")).status_code == 200
-        for method, path, status in [("GET", "/nowhere", 404), ("GET", "/v1/verify", 405), ("POST", "/v1/verify/", 404)]:
+        for method, path, status in [
+            ("GET", "/nowhere", 404),
+            ("GET", "/v1/verify", 405),
+            ("POST", "/v1/verify/", 404),
+        ]:
             response = await worker.client.request(method, path)
             assert response.status_code == status
             ErrorBody.model_validate(response.json())
@@ -160,7 +164,9 @@ async def test_an_evicted_session_is_resent_and_goes_on_as_if_nothing_had_happen
         first = (await worker.verify(ids=PROMPT, session_id="a"))["token_ids"]
         await worker.verify(ids=[9, 9], session_id="b")
         ids = [*PROMPT, *first]
-        await refused(worker, 409, "context_mismatch", "context.start", ids=ids, held=len(PROMPT), session_id="a", round=1)
+        await refused(
+            worker, 409, "context_mismatch", "context.start", ids=ids, held=len(PROMPT), session_id="a", round=1
+        )
         resumed = await worker.verify(ids=ids, session_id="a", round=1)
         assert resumed["cached_tokens"] == len(PROMPT), "its keys and values were still there"
     async with target() as fresh:
@@ -246,7 +252,7 @@ async def test_a_full_queue_answers_429_with_a_time_to_come_back() -> None:
         await worker.verify(ids=PROMPT, session_id="holds")
         waits = asyncio.create_task(worker.post("/v1/verify", request([1], session_id="waits", candidates=[])))
         while not (await worker.metric("tandem_num_requests_waiting")):
-            await asyncio.sleep(0.001)
+            pass
         response = await worker.client.post("/v1/verify", json=request([2], session_id="full", candidates=[]))
         assert response.status_code == 429
         assert response.json()["error"]["code"] == "queue_full"
@@ -282,7 +288,7 @@ async def test_until_its_model_is_loaded_a_worker_is_alive_but_not_ready() -> No
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as client:
             while not reasons:
-                await asyncio.sleep(0.001)
+                await client.get("/ready")
             assert (await client.get("/health")).status_code == 200
             ready = await client.get("/ready")
             assert (ready.status_code, ready.json()["ready"]) == (503, False)
@@ -316,7 +322,9 @@ async def test_what_goes_wrong_in_mid_stream_is_the_last_line() -> None:
         assert len(lines) == 4
         assert ErrorBody.model_validate(lines[-1]).error.code == "engine_failure"
         status, body = await worker.post("/v1/generate", request([1] * 8, session_id="t"))
-        assert (status, body["error"]["code"]) == (503, "engine_failure"), "before the first token it has its own status"
+        assert (status, body["error"]["code"]) == (503, "engine_failure"), (
+            "before the first token it has its own status"
+        )
 
 
 @async_test

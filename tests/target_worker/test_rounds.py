@@ -32,7 +32,9 @@ async def plain(worker: Target, **fields: Any) -> list[int]:
     return [token_id for line in rounds for token_id in line["token_ids"]]
 
 
-async def in_rounds(worker: Target, drafts: Any, max_tokens: int, session_id: str = "rounds", **fields: Any) -> list[int]:
+async def in_rounds(
+    worker: Target, drafts: Any, max_tokens: int, session_id: str = "rounds", **fields: Any
+) -> list[int]:
     """Generate by rounds; `drafts(emitted)` gives the candidates for each."""
     ids, held, number = list(PROMPT), 0, 0
     while True:
@@ -118,9 +120,7 @@ async def one_round(worker: Target, drafts: list[tuple[int, list[int]]], max_tok
     truth = await plain(worker, **fields)
     candidates = [truth[:right] + wrong for right, wrong in drafts]
     sent = [{"token_ids": candidate} for candidate in candidates]
-    answer = await worker.verify(
-        ids=PROMPT, candidates=sent, num_prompt_tokens=len(PROMPT), session_id=None, **fields
-    )
+    answer = await worker.verify(ids=PROMPT, candidates=sent, num_prompt_tokens=len(PROMPT), session_id=None, **fields)
     got = answer["token_ids"]
     longest = max((agreement(candidate, truth) for candidate in candidates), default=0)
     assert answer["num_accepted"] == longest

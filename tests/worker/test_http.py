@@ -49,11 +49,13 @@ class Served:
 
 def post(path: str, body: bytes, length: int | None = None) -> bytes:
     length = len(body) if length is None else length
-    return f"POST {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n".encode() + body
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n".encode() + body
+    )
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
+    while not condition():  # noqa: ASYNC110 (what another thread does sets no event)
         await asyncio.sleep(0.002)
 
 

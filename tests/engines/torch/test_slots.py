@@ -128,11 +128,12 @@ def test_nothing_is_to_be_had_while_jobs_run() -> None:
     assert slots.cache.acquire(LONG, None, None, 5) is slot
 
 
-def test_a_session_leaves_its_slot_for_one_with_more_of_its_context() -> None:
+def test_a_session_leaves_its_slot_for_one_with_much_more_of_its_context() -> None:
     slots = Slots(num_slots=2, hold_seconds=0.0)
+    longer = list(range(200))
     first = slots.use([1, 2, 3], owner=1)
-    best = slots.use(LONG)
-    assert slots.cached([*LONG, 5], owner=1) == (best.index, len(LONG))
+    best = slots.use(longer)
+    assert slots.cached([*longer, 5], owner=1) == (best.index, len(longer))
     assert first.owner is None
     assert slots.cache.owns(1)
 
