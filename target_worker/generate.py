@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from engines.channel import Channel
+from engines.grammar.state import GrammarState
 from engines.torch.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Seat, Steps, Wait
 from protocol.messages import GenerateRequest, VerifyResponse
@@ -19,6 +20,7 @@ def generate_job(
     rounds: Channel[VerifyResponse],
     emitted: list[int],
     stall_seconds: float,
+    grammar: GrammarState | None = None,
 ) -> Job[None]:
     """The job that puts a checked request's rounds into `rounds` and their tokens into `emitted`, which is empty.
 
@@ -26,12 +28,14 @@ def generate_job(
     """
 
     def steps(seat: Seat) -> Steps[None]:
-        drawing = Drawing(request, ids, limits)
+        drawing = Drawing(request, ids, limits, grammar)
         feed = ids[seat.length :]
         while True:
             if not rounds.has_room():
                 yield Wait(rounds.has_room, stall_seconds)
-            passed = yield Feed(feed, len(feed) - 1, rows=[drawing.row(emitted)], divisible=len(feed) - 1)
+            next_place = drawing.after([emitted])
+            root = len(feed) - 1
+            passed = yield Feed(feed, root, rows=next_place.rows, allowed=next_place.allowed, divisible=root)
             assert passed is not None
             token = passed.drawn.tokens[0]
             cut = cut_after_stop([token], 0, drawing.stops, drawing.room - len(emitted))

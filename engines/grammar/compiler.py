@@ -87,6 +87,14 @@ class GrammarCompiler:
         """Raises UnsupportedTokenizer (vocabulary.token_bytes)."""
         return cls(token_bytes(tokenizer_json, logits_size), stop_token_ids)
 
+    def known(self, grammar: Grammar) -> CompiledGrammar | None:
+        """What was compiled before and is still held; never blocks for long."""
+        key = (grammar.type, grammar.value)
+        with self._lock:
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+            return self._compiled.get(key)
+
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Blocks for at most the time limit. Raises GrammarError."""
         key = (grammar.type, grammar.value)
