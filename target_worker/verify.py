@@ -59,9 +59,7 @@ class _Verification:
         verdict = self._judge(passed, places.rows)
         cut = cut_after_stop(verdict.token_ids, verdict.num_accepted, drawing.stops, drawing.room)
         path = tree.paths[verdict.candidate]
-        if parents is None:
-            seat.truncate(drawing.length + cut.num_accepted)
-        else:
+        if parents is not None:
             seat.commit([root + 1 + node for node in path[: cut.num_accepted]])
         logprobs = None
         if self._request.logprobs is not None:

@@ -123,9 +123,6 @@ class Seat:
         """How many tokens the slot holds keys and values for."""
         return len(self.slot.ids)
 
-    def truncate(self, length: int) -> None:
-        self.slot.truncate(length)
-
     def fed_tree(self, feed: Feed, already_fed: int) -> None:
         """The loop's note that a tree was fed, its first `already_fed` tokens as a chain in earlier passes."""
         self._tree = (feed, already_fed)

@@ -16,6 +16,8 @@ _LITTLE = 64
 class Slot:
     """One slot of the runner. Keys and values for `ids` are valid, in order; what lies behind them is not.
 
+    They may go on beyond the sequence, into drafts that were rejected: whoever comes next compares ids anyway.
+
     `owner` is the session that used it last and still lives; `pinned` while a job runs on it.
     """
 
@@ -25,9 +27,6 @@ class Slot:
     owner: int | None = None
     pinned: bool = False
     last_used: float = 0.0
-
-    def truncate(self, length: int) -> None:
-        del self.ids[length:]
 
 
 def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
@@ -153,5 +152,5 @@ class SlotCache:
         slot.owner = owner
         slot.salt = salt
         slot.pinned = True
-        slot.truncate(length)
+        del slot.ids[length:]
         return slot

@@ -32,6 +32,13 @@ async def test_lookup_needs_no_model_and_follows_the_session() -> None:
         assert (await worker.draft(ids=REPEATING, round=3, draft_tokens=0))["candidates"] == []
 
 
+@async_test
+async def test_lookup_forgets_what_the_context_no_longer_has() -> None:
+    async with drafter(lookup=True) as worker:
+        assert (await worker.draft(ids=[5, 6, 1, 2, 3, 5, 6]))["candidates"][0]["token_ids"][:3] == [1, 2, 3]
+        assert (await worker.draft(ids=[5, 7, 1, 2, 3, 5, 6], held=1, round=1))["candidates"] == []
+
+
 def test_a_lookup_worker_does_not_import_torch() -> None:
     code = (
         "import sys; from config.workers import DraftWorkerConfig; from draft_worker.app import create_app;"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from draft_worker.drafters.lookup import LookupIndex
@@ -70,6 +70,7 @@ def test_against_a_search_of_everything(ids: list[int], tokens: int, min_ngram: 
 
 
 @given(IDS, IDS, st.integers(0, 40))
+@example([1, 2, 1, 2], [3, 1, 2], 2)
 def test_forgetting_leaves_no_trace(first: list[int], second: list[int], keep: int) -> None:
     index = index_of(first)
     index.truncate(keep)
