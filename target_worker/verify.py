@@ -85,8 +85,8 @@ class _Verification:
     def _judge(self, passed: Passed, rows: list[SamplingRow]) -> Verdict:
         chains = self._chains
         q = None
-        if self._strategy.needs_q and self._request.candidates:
-            sent = (candidate.q or [] for candidate in self._request.candidates)
+        if self._strategy.needs_q:
+            sent = [candidate.q or [] for candidate in self._request.candidates] or [[]]
             q = pad_q([entries[: len(chain)] for entries, chain in zip(sent, chains, strict=True)])
         threshold = [self._request.acceptance_threshold] * len(chains)
         paths = [[0, *(node + 1 for node in path)] for path in self._tree.paths]
