@@ -13,7 +13,7 @@ import torch
 import xgrammar
 from torch import Tensor
 
-from engines.grammar.errors import GrammarError
+from engines.grammar.errors import GrammarError, reason
 from engines.grammar.sources import builder
 from engines.grammar.vocabulary import token_bytes, vocabulary
 from protocol.messages import Grammar, GrammarType
@@ -140,7 +140,7 @@ class GrammarCompiler:
         except TimeoutError:
             raise GrammarError(f"the grammar takes longer than {self._time_limit:g} s to compile") from None
         except (RuntimeError, ValueError, TypeError, RecursionError) as error:
-            raise GrammarError(_reason(error)) from error
+            raise GrammarError(reason(error)) from error
 
     def _package(self, grammar: xgrammar.CompiledGrammar) -> CompiledGrammar:
         if grammar.memory_size_bytes > self._cache_bytes:
@@ -164,12 +164,3 @@ class GrammarCompiler:
 
 class _Overloaded(GrammarError):
     """Says nothing about the grammar, and is therefore not remembered against it."""
-
-
-def _reason(error: BaseException) -> str:
-    """xgrammar's own words without the place in its source that it puts before them."""
-    text = str(error).strip().split("\n")[0]
-    _, separator, tail = text.partition(".cc:")
-    if separator and ": " in tail:
-        text = tail.partition(": ")[2]
-    return text[:500] or "the grammar cannot be compiled"
