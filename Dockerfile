@@ -28,7 +28,7 @@ ENTRYPOINT ["tandem"]
 CMD ["serve", "--host", "0.0.0.0"]
 
 FROM base AS worker
-RUN pip install ${PIP_ARGS} '.[worker]'
+RUN pip install ${PIP_ARGS} '.[worker,grammar]'
 COPY . .
 RUN pip install --no-deps ${PIP_ARGS} . && rm -rf /build/*
 WORKDIR /home/tandem

@@ -28,10 +28,14 @@ clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# $(call install,EXTRAS): pip's own words go to a log, shown only if it fails.
+# Structured output. Without its dependencies: one of them is triton, 1 GB that only a GPU needs; the other two are ours too.
+GRAMMAR := xgrammar>=0.2.5,<0.3
+
+# $(call install,EXTRAS): pip's own words go to a log, shown only if it fails. Python compiles the modules that are really imported.
 define install
 	@echo "Installing Tandem [$(1)] into $(VENV): minutes the first time, not again until pyproject.toml changes …"
-	@$(BIN)/python -m pip install --progress-bar off -e '.[$(1)]' >$(VENV)/install.log 2>&1 </dev/null \
+	@{ $(BIN)/python -m pip install --progress-bar off --no-compile -e '.[$(1)]' && \
+		$(BIN)/python -m pip install --progress-bar off --no-compile --no-deps '$(GRAMMAR)'; } >$(VENV)/install.log 2>&1 </dev/null \
 		|| { tail -n 20 $(VENV)/install.log; echo "The installation failed; its log: $(VENV)/install.log"; exit 1; }
 	@touch $@
 endef

@@ -13,7 +13,9 @@ def convert_gguf(file: Path, target: Path) -> None:
     """Write model, tokenizer and chat template of a GGUF file to the folder `target`, weights in float32."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(
         file.parent,
         gguf_file=file.name,

@@ -285,7 +285,7 @@ class VerifyBatchResponse(Reply):
 
 
 class Vocabulary(Reply):
-    """`fingerprint` is over sorted (id, token) pairs, added tokens included. `logits_size` may exceed `size` (padding)."""
+    """`fingerprint` is over sorted (id, token) pairs, added tokens included; `logits_size` may exceed `size`."""
 
     fingerprint: str
     size: int

@@ -18,14 +18,12 @@ from tests.fake_runner import FakeRunner
 from tests.tiny_models import make_tiny_model, truncate_model
 from tests.worker_apps import Drafter, Target, running
 
-LENGTH = 20
+LENGTH = 16
 PROMPTS = [[5, 9, 11, 5, 9, 11, 5, 9], list(range(40, 61))]
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0.0},
-    {"temperature": 0.3, "seed": 1},
-    {"temperature": 0.7, "top_p": 0.8, "seed": 2},
     {"temperature": 1.0, "repetition_penalty": 1.2, "presence_penalty": 0.4, "frequency_penalty": 0.3, "seed": 3},
-    {"temperature": 1.5, "top_k": 40, "seed": 4},
+    {"temperature": 0.7, "top_p": 0.8, "top_k": 40, "seed": 2},
 ]
 
 

@@ -28,6 +28,11 @@ def request(
     }
 
 
+async def pause() -> None:
+    """Let other tasks and threads get on; for loops that look for something which sets no event."""
+    await asyncio.sleep(0.001)
+
+
 def async_test(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a coroutine function as a test, for half a minute at most."""
 

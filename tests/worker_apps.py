@@ -31,7 +31,7 @@ from target_worker.app import create_app as create_target_app
 from target_worker.strategies import STRATEGIES
 from target_worker.torch_engine import TorchTarget
 from tests.fake_runner import VOCABULARY, FakeRunner, hash_logits
-from tests.wire import request
+from tests.wire import pause, request
 
 STOP = 31
 _VOCABULARY = Vocabulary(fingerprint="f" * 32, size=VOCABULARY, logits_size=VOCABULARY)
@@ -130,7 +130,7 @@ async def running(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://worker", timeout=20) as client:
             while (await client.get("/ready")).status_code != 200:
-                pass
+                await pause()
             yield client
 
 

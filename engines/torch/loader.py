@@ -56,7 +56,7 @@ def load_runner(
         check_fits(weight_bytes(files.folder, kind), shape, slots, length, kind, place)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
-    model = _load(files, kind, allow_pickle_weights).to(place)
+    model = _load(files, kind, place, allow_pickle_weights)
     if batch_invariant:
         make_batch_invariant(model)
     runner = Runner(model, slots, length, batch_invariant=batch_invariant)
@@ -102,7 +102,7 @@ def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
     )
 
 
-def _load(files: ModelFiles, dtype: torch.dtype, allow_pickle_weights: bool) -> Any:
+def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pickle_weights: bool) -> Any:
     if not weight_files(files.folder, allow_pickle_weights):
         raise ModelError(f"{files.id}: {files.folder} has no weights that may be loaded")
     transformers.utils.logging.disable_progress_bar()
@@ -110,6 +110,7 @@ def _load(files: ModelFiles, dtype: torch.dtype, allow_pickle_weights: bool) -> 
         model, report = transformers.AutoModelForCausalLM.from_pretrained(
             files.folder,
             dtype=dtype,
+            device_map={"": device},
             trust_remote_code=False,
             use_safetensors=None if allow_pickle_weights else True,
             output_loading_info=True,

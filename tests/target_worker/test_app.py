@@ -15,7 +15,7 @@ from protocol.errors import ErrorBody
 from protocol.messages import ModelInfo, TokenizerInfo
 from target_worker.app import create_app
 from tests.fake_runner import FakeRunner, hash_logits
-from tests.wire import async_test, request
+from tests.wire import async_test, pause, request
 from tests.worker_apps import Target, running, target
 
 PROMPT = [3, 1, 4, 1, 5]
@@ -251,8 +251,8 @@ async def test_a_full_queue_answers_429_with_a_time_to_come_back() -> None:
     async with target(slots=1, slot_hold_ms=60_000, max_queue=1) as worker:
         await worker.verify(ids=PROMPT, session_id="holds")
         waits = asyncio.create_task(worker.post("/v1/verify", request([1], session_id="waits", candidates=[])))
-        while not (await worker.metric("tandem_num_requests_waiting")):
-            pass
+        while not await worker.metric("tandem_num_requests_waiting"):
+            await pause()
         response = await worker.client.post("/v1/verify", json=request([2], session_id="full", candidates=[]))
         assert response.status_code == 429
         assert response.json()["error"]["code"] == "queue_full"
@@ -288,7 +288,7 @@ async def test_until_its_model_is_loaded_a_worker_is_alive_but_not_ready() -> No
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://worker") as client:
             while not reasons:
-                await client.get("/ready")
+                await pause()
             assert (await client.get("/health")).status_code == 200
             ready = await client.get("/ready")
             assert (ready.status_code, ready.json()["ready"]) == (503, False)

@@ -16,7 +16,7 @@ from config.workers import TargetWorkerConfig
 from target_worker.app import create_app
 from target_worker.torch_engine import TorchTarget
 from tests.fake_runner import FakeRunner
-from tests.wire import async_test, request
+from tests.wire import async_test, pause, request
 from tests.worker_apps import fake_engine
 
 SMALL_BUFFER = 8192
@@ -55,8 +55,8 @@ def post(path: str, body: bytes, length: int | None = None) -> bytes:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 (what another thread does sets no event)
-        await asyncio.sleep(0.002)
+    while not condition():
+        await pause()
 
 
 @asynccontextmanager

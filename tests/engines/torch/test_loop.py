@@ -21,7 +21,7 @@ from engines.torch.slots import SlotCache
 from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotReady, QueueFull
 from protocol.messages import Sampling
 from tests.fake_runner import FakeRunner, hash_logits
-from tests.wire import async_test
+from tests.wire import async_test, pause
 
 GREEDY = Sampling(temperature=0.0, seed=0)
 FOREVER = float("inf")
@@ -95,8 +95,8 @@ def tokens_per_pass(runner: FakeRunner) -> list[list[int]]:
 
 
 async def settle(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 (what another thread does sets no event)
-        await asyncio.sleep(0.001)
+    while not condition():
+        await pause()
 
 
 @async_test

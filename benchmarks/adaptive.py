@@ -1,0 +1,104 @@
+"""Does adaptation keep what speculation costs within bounds, whatever the draft?
+
+    python -m benchmarks.adaptive
+
+A scripted draft worker (benchmarks/scripted_draft.py) is always wrong, always right, slow, or stalls now and then; one
+stream and eight. Plain and adaptive runs alternate; the ratio of their tokens a second, after the first --settle
+tokens, is shown as the median over --repeats. Aim: at least 0.95 whatever the draft.
+"""
+
+from __future__ import annotations
+
+import argparse
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+
+from benchmarks import report
+from benchmarks.client import Answer
+from benchmarks.models import BUNDLED, bundled
+from benchmarks.processes import Stack
+from benchmarks.prompts import KINDS
+from benchmarks.stacks import Services, start
+
+DRAFTS: dict[str, dict[str, Any]] = {
+    "always wrong": {"mode": "wrong", "delay": 0.0, "every": 1},
+    "wrong and slow": {"mode": "wrong", "delay": 0.1, "every": 1},
+    "always right": {"mode": "right", "delay": 0.0, "every": 1},
+    "right but slow": {"mode": "right", "delay": 0.3, "every": 1},
+    "right, stalling": {"mode": "right", "delay": 3.0, "every": 5},
+}
+PROMPTS = [prompt for prompts in KINDS.values() for prompt in prompts]
+
+
+def run(services: Services, streams: int, tokens: int, speculative: dict[str, Any]) -> list[Answer]:
+    """So many streams at once, each with a prompt of its own, the same ones every time."""
+
+    def one(number: int) -> Answer:
+        return services.client.chat(
+            PROMPTS[number % len(PROMPTS)],
+            stream=True,
+            max_tokens=tokens,
+            temperature=0.7,
+            seed=number,
+            ignore_eos=True,
+            speculative=speculative,
+        )
+
+    with ThreadPoolExecutor(streams) as pool:
+        return list(pool.map(one, range(streams)))
+
+
+def speed(answers: list[Answer], settle: int) -> float:
+    return sum(answer.tokens_per_second(settle) for answer in answers)
+
+
+def measure(services: Services, draft: str, streams: int, options: argparse.Namespace) -> dict[str, Any]:
+    adaptive = {"draft_model": "scripted", "draft_tokens": 5, "adaptive_speculation": True}
+    url = services.drafters["scripted"].url
+    # So that `right` knows what is right.
+    httpx.post(f"{url}/behave", json={"mode": "wrong", "delay": 0.0}, trust_env=False)
+    run(services, streams, options.tokens, {**adaptive, "adaptive_speculation": False, "draft_tokens": 1})
+    httpx.post(f"{url}/behave", json=DRAFTS[draft], trust_env=False)
+    ratios, same, drafted = [], 0, 0
+    for _ in range(options.repeats):
+        plain = run(services, streams, options.tokens, {"enabled": False})
+        found = run(services, streams, options.tokens, adaptive)
+        ratios.append(speed(found, options.settle) / speed(plain, options.settle))
+        same += sum(a.text == b.text for a, b in zip(plain, found, strict=True))
+        drafted += sum((answer.speculation or {})["num_draft_tokens"] for answer in found)
+    return {
+        "draft": draft,
+        "streams": streams,
+        "ratio": report.median(ratios),
+        "lowest": min(ratios),
+        "drafted a token": drafted / (options.repeats * streams * options.tokens),
+        "same text": same / (options.repeats * streams),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default=BUNDLED)
+    parser.add_argument("--streams", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--tokens", type=int, default=256)
+    parser.add_argument("--settle", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--drafts", nargs="+", choices=DRAFTS, default=list(DRAFTS))
+    options = parser.parse_args()
+    model = bundled() if options.target == BUNDLED else options.target
+    rows = []
+    with Stack() as stack:
+        workers = {"slots": max(options.streams), "context_length": 1024}
+        services = start(stack, model, drafters=["scripted"], worker_settings=workers)
+        for streams in options.streams:
+            for draft in options.drafts:
+                rows.append(measure(services, draft, streams, options))
+                print(rows[-1], flush=True)
+    report.show(f"Adaptive over plain, tokens/s after {options.settle} of {options.tokens} tokens", rows)
+    print(report.write("adaptive", {"rows": rows, "options": {k: str(v) for k, v in vars(options).items()}}))
+
+
+if __name__ == "__main__":
+    main()

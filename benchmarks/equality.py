@@ -1,0 +1,180 @@
+"""Is the text the same whatever speculates? Real processes, the bundled model, bitwise mode. Resumable.
+
+    python -m benchmarks.equality
+
+A pairwise covering array (every two settings of two factors meet in some cell) over temperature, top-p, penalties,
+drafter, γ, N and adaptation; 5 prompts of 32 tokens a cell, each compared, token for token, with plain decoding under
+the same sampling parameters. What has been compared is kept in results/equality.json and not done again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import httpx
+
+from benchmarks import report
+from benchmarks.client import Answer, Client
+from benchmarks.models import bundled, truncated
+from benchmarks.processes import Stack
+from benchmarks.prompts import SHORT
+from benchmarks.stacks import BITWISE, Services, speculative, start
+
+MAX_TOKENS = 32
+SEED = 20_221
+FACTORS: dict[str, tuple[Any, ...]] = {
+    "temperature": (0.0, 0.3, 0.7, 1.0, 1.5),
+    "top_p": (1.0, 0.9),
+    "penalties": (False, True),
+    "drafter": ("none", "lookup", "model", "scripted"),
+    "draft_tokens": (1, 3, 8),
+    "candidates": (1, 3),
+    "adaptive": (False, True),
+}
+PENALTIES = {"presence_penalty": 0.4, "frequency_penalty": 0.3, "repetition_penalty": 1.1}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    temperature: float
+    top_p: float
+    penalties: bool
+    drafter: str
+    draft_tokens: int
+    candidates: int
+    adaptive: bool
+
+    @property
+    def sampling(self) -> dict[str, Any]:
+        penalties = PENALTIES if self.penalties else {}
+        return {"temperature": self.temperature, "top_p": self.top_p, "seed": SEED, **penalties}
+
+    @property
+    def speculative(self) -> dict[str, Any]:
+        return speculative(self.drafter, self.draft_tokens, self.candidates, self.adaptive)
+
+    @property
+    def name(self) -> str:
+        return " ".join(f"{key}={value}" for key, value in asdict(self).items())
+
+
+Pair = tuple[tuple[str, Any], tuple[str, Any]]
+_ONLY_WITH_DRAFTS = ("draft_tokens", "candidates", "adaptive")
+
+
+def covering_array(seed: int = 0) -> list[Cell]:
+    """Cells in which every pair of values of every two factors occurs, chosen greedily; the same list for one seed.
+
+    A cell without a drafter covers no pair with γ, N or adaptation, since they mean nothing there.
+    """
+    choose = random.Random(seed)
+    uncovered = set().union(*(_pairs(dict(zip(FACTORS, v, strict=True))) for v in itertools.product(*FACTORS.values())))
+    cells: list[Cell] = []
+    while uncovered:
+        first = dict(min(uncovered, key=repr))
+        settings = max(
+            (_complete(first, uncovered, choose) for _ in range(60)), key=lambda s: len(_pairs(s) & uncovered)
+        )
+        uncovered -= _pairs(settings)
+        cells.append(Cell(**settings))
+    return cells
+
+
+def _complete(settings: dict[str, Any], uncovered: set[Pair], choose: random.Random) -> dict[str, Any]:
+    """Settle the other factors one by one, in a drawn order, each as covers most."""
+    settings = dict(settings)
+    for name in choose.sample(list(FACTORS), len(FACTORS)):
+        if name not in settings:
+            gains = {value: len(_pairs({**settings, name: value}) & uncovered) for value in FACTORS[name]}
+            settings[name] = choose.choice([value for value, gain in gains.items() if gain == max(gains.values())])
+    return settings
+
+
+def _pairs(settings: dict[str, Any]) -> set[Pair]:
+    """The pairs that these settings (of some of the factors) cover."""
+    idle = _ONLY_WITH_DRAFTS if settings.get("drafter") == "none" else ()
+    named = [(name, settings[name]) for name in FACTORS if name in settings and name not in idle]
+    return set(itertools.combinations(named, 2))
+
+
+@contextmanager
+def running() -> Iterator[Services]:
+    """The bundled model in bitwise mode, and a gateway that knows each of the drafters by its name in FACTORS."""
+    model = bundled()
+    with Stack() as stack:
+        workers = {**BITWISE, "slots": 8, "context_length": 1024}
+        yield start(stack, model, truncated(model), worker_settings=workers)
+
+
+def ask(client: Client, cell: Cell, prompt: str) -> Answer:
+    return client.chat(
+        prompt, max_tokens=MAX_TOKENS, logprobs=True, speculative=cell.speculative, **cell.sampling, ignore_eos=True
+    )
+
+
+class Reference:
+    """Plain decoding's answers, asked for once for each prompt and sampling parameters."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._known: dict[tuple[str, str], Answer] = {}
+
+    def answer(self, cell: Cell, prompt: str) -> Answer:
+        key = (repr(cell.sampling), prompt)
+        if key not in self._known:
+            plain = Cell(**{**asdict(cell), "drafter": "none"})
+            self._known[key] = ask(self._client, plain, prompt)
+        return self._known[key]
+
+
+def compare(client: Client, reference: Reference, cell: Cell, prompts: list[str]) -> dict[str, Any]:
+    """One cell: what differed (nothing, we hope), and how much speculation there was to see a difference by."""
+    differences, accepted, drafted = [], 0, 0
+    for prompt in prompts:
+        expected, found = reference.answer(cell, prompt), ask(client, cell, prompt)
+        if found.identity != expected.identity:
+            differences.append({"prompt": prompt, "expected": expected.text, "found": found.text})
+        accepted += (found.speculation or {}).get("num_accepted_draft_tokens", 0)
+        drafted += (found.speculation or {}).get("num_draft_tokens", 0)
+    return {"differences": differences, "accepted": accepted, "drafted": drafted}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--again", action="store_true", help="forget earlier results")
+    parser.add_argument("--max-minutes", type=float, default=60.0, help="stop after this long; run again to go on")
+    parser.add_argument("--cells", type=int, help="only the first so many cells")
+    options = parser.parse_args()
+    cells = covering_array()[: options.cells]
+    until = time.monotonic() + 60 * options.max_minutes
+    with running() as services:
+        client = services.client
+        target = httpx.get(f"{services.target.url}/v1/model", trust_env=False).json()["fingerprint"]
+        found = report.read("equality")
+        if options.again or found.get("target") != target:
+            found = {"target": target, "cells": {}}
+        reference = Reference(client)
+        for cell in cells:
+            if cell.name not in found["cells"] and time.monotonic() < until:
+                found["cells"][cell.name] = compare(client, reference, cell, SHORT)
+                report.write("equality", found)
+                print(f"{len(found['cells'])}/{len(cells)} {cell.name}", flush=True)
+    done = [(cell, found["cells"][cell.name]) for cell in cells if cell.name in found["cells"]]
+    rows = [
+        {**asdict(cell), "accepted": r["accepted"], "drafted": r["drafted"], "same": not r["differences"]}
+        for cell, r in done
+    ]
+    report.show(f"{len(done)} of {len(cells)} cells, {len(SHORT)} prompts of {MAX_TOKENS} tokens each", rows)
+    sys.exit(any(result["differences"] for _, result in done))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""What the fault tests break: two targets, a draft model and a scripted drafter, behind gateways that use them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from benchmarks.client import Answer, Client
+from benchmarks.processes import Process, Stack
+from benchmarks.stacks import speculative
+
+PROMPT = "Tell me a long story about the sea."
+OPTIONS: dict[str, Any] = {"max_tokens": 160, "temperature": 0.8, "seed": 5, "ignore_eos": True}
+PATIENCE = 30.0
+
+
+@dataclass
+class Rig:
+    """`single` is a gateway over one target, `double` one over both; `undisturbed` is plain decoding's answer."""
+
+    stack: Stack
+    targets: tuple[Process, Process]
+    drafter: Process
+    scripted: Process
+    single: Client
+    double: Client
+    undisturbed: Answer
+
+    def behave(self, **script: Any) -> None:
+        """Change what the scripted drafter does."""
+        httpx.post(f"{self.scripted.url}/behave", json=script, trust_env=False).raise_for_status()
+
+
+def ask(client: Client, drafter: str = "model", during: Callable[[int], None] = lambda n: None, **more: Any) -> Answer:
+    """The request that all of these tests make, streamed."""
+    options = {**OPTIONS, "speculative": speculative(drafter, 4), **more}
+    return client.chat(PROMPT, stream=True, during=during, **options)
+
+
+def at(chunk: int, action: Callable[[], None]) -> Callable[[int], None]:
+    """For `ask`'s `during`: run the action once, at this chunk."""
+    return lambda chunks: action() if chunks == chunk else None
+
+
+def eventually(holds: Callable[[], bool], what: str) -> None:
+    """Wait until it holds. Fails after PATIENCE seconds."""
+    until = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < until, f"not within {PATIENCE:g} s: {what}"
+        time.sleep(0.05)
+
+
+def sessions(client: Client, *workers: Process) -> float:
+    """How many sessions these workers hold."""
+    return sum(client.metrics(worker.url)["tandem_sessions"] for worker in workers)
+
+
+def drafts_again(client: Client, drafter: str = "model") -> bool:
+    """Whether a request's rounds carry drafts (now that whatever was broken is whole again)."""
+    answer = ask(client, drafter, max_tokens=24)
+    return bool((answer.speculation or {}).get("num_draft_tokens", 0) > 0)
+
+
+def serving(rig: Rig) -> Process:
+    """The target that the gateway over both uses for the stream that is running."""
+    metrics = rig.double.metrics()
+    return max(rig.targets, key=lambda t: metrics.get(f'tandem_worker_streams{{role="target",worker="{t.url}"}}', 0.0))
+
+
+def revive(client: Client, *processes: Process) -> None:
+    """Start killed processes again and wait until the gateway works with them."""
+    for process in processes:
+        process.restart()
+    for process in processes:
+        process.wait_ready()
+        role = "draft" if "draft" in process.name else "target"
+        name = f'tandem_worker_up{{role="{role}",worker="{process.url}"}}'
+        eventually(lambda name=name: client.metrics().get(name) == 1.0, f"{process.name} is used again")  # type: ignore[misc]

@@ -1,0 +1,200 @@
+"""Faults of real deployments, made on real processes while a stream runs: the text stays the target's own."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.client import ApiFailure, Client
+from benchmarks.processes import Process, Stack
+from benchmarks.stacks import BITWISE
+from tests.real.conftest import TINY_VOCABULARY
+from tests.real.proxy import Proxy
+from tests.real.rig import OPTIONS, PROMPT, Rig, ask, at, drafts_again, eventually, revive, serving, sessions
+
+RECOVERY_SECONDS = 120.0
+CUTS = 2
+GARBAGE = ["bad_ids", "negative_ids", "nan", "lengths", "html", "huge", "error", "cut", "mismatch", "wrong"]
+
+
+@pytest.fixture(scope="module")
+def rig(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    with Stack(tmp_path_factory.mktemp("logs-faults")) as stack:
+        workers = {**BITWISE, "slots": 8, "threads": 1}
+        targets = (stack.target(tiny_model, "target-a", **workers), stack.target(tiny_model, "target-b", **workers))
+        drafter = stack.draft(tiny_draft, "draft-model", **workers)
+        scripted = stack.module("draft-scripted", "benchmarks.scripted_draft", "--vocabulary", str(TINY_VOCABULARY))
+        shared: dict[str, Any] = {
+            "draft_pools": {"model": [drafter.url], "scripted": [scripted.url]},
+            "probe_interval_seconds": 0.3,
+            "recovery_timeout_seconds": RECOVERY_SECONDS,
+            "write_timeout_seconds": 3,
+        }
+        single = stack.gateway([targets[0].url], [drafter.url], "gateway-single", **shared)
+        double = stack.gateway([target.url for target in targets], [drafter.url], "gateway-double", **shared)
+        stack.wait_ready()
+        client = Client(single.url)
+        yield Rig(stack, targets, drafter, scripted, client, Client(double.url), ask(client, "none"))
+
+
+def test_nothing_is_broken_yet(rig: Rig) -> None:
+    assert ask(rig.single).identity == ask(rig.double).identity == rig.undisturbed.identity
+    assert drafts_again(rig.single)
+
+
+def test_draft_worker_killed(rig: Rig) -> None:
+    assert ask(rig.single, during=at(5, rig.drafter.kill)).identity == rig.undisturbed.identity
+    assert ask(rig.single).identity == rig.undisturbed.identity, "with the drafter gone"
+    revive(rig.single, rig.drafter)
+    eventually(lambda: drafts_again(rig.single), "drafting starts again")
+
+
+def test_draft_worker_stopped_and_continued(rig: Rig) -> None:
+    try:
+        assert ask(rig.single, during=at(5, rig.drafter.suspend)).identity == rig.undisturbed.identity
+    finally:
+        rig.drafter.resume()
+    eventually(lambda: drafts_again(rig.single), "drafting starts again")
+
+
+@pytest.mark.parametrize("mode", GARBAGE)
+def test_draft_worker_answers_garbage(rig: Rig, mode: str) -> None:
+    rig.behave(mode="none", delay=0.0)
+    eventually(lambda: ask(rig.single, "scripted", max_tokens=8) is not None, "the drafter is asked")
+    found = ask(rig.single, "scripted", during=at(3, lambda: rig.behave(mode=mode)))
+    assert found.identity == rig.undisturbed.identity
+
+
+def test_draft_worker_answers_too_late(rig: Rig) -> None:
+    rig.behave(mode="wrong", delay=20.0, every=1)
+    try:
+        assert ask(rig.single, "scripted").identity == rig.undisturbed.identity
+    finally:
+        rig.behave(mode="none", delay=0.0)
+
+
+def test_target_killed_and_restarted(rig: Rig) -> None:
+    target = rig.targets[0]
+
+    def kill_and_restart() -> None:
+        target.kill()
+        target.restart()
+
+    assert ask(rig.single, during=at(5, kill_and_restart)).identity == rig.undisturbed.identity
+    assert ask(rig.single, "none", during=at(5, kill_and_restart)).identity == rig.undisturbed.identity
+
+
+@pytest.mark.parametrize("drafter", ["model", "none"])
+def test_one_of_two_targets_killed(rig: Rig, drafter: str) -> None:
+    killed: list[Process] = []
+
+    def kill() -> None:
+        killed.append(serving(rig))
+        killed[0].kill()
+
+    assert ask(rig.double, drafter, during=at(5, kill)).identity == rig.undisturbed.identity
+    revive(rig.double, *killed)
+
+
+def test_target_terminated_while_it_serves(rig: Rig) -> None:
+    """SIGTERM: it drains and ends, and the other one goes on with the stream."""
+    terminated: list[Process] = []
+
+    def terminate() -> None:
+        terminated.append(serving(rig))
+        terminated[0].terminate()
+
+    assert ask(rig.double, during=at(5, terminate)).identity == rig.undisturbed.identity
+    assert terminated[0].wait(20) in (0, -signal.SIGTERM)
+    revive(rig.double, *terminated)
+
+
+def test_all_targets_gone(rig: Rig, tiny_model: Path) -> None:
+    with Stack(rig.stack.logs / "gone") as stack:
+        target = stack.target(tiny_model, threads=1, batch_invariant=True)
+        gateway = stack.gateway([target.url], recovery_timeout_seconds=1, probe_interval_seconds=0.3)
+        stack.wait_ready()
+        with Client(gateway.url) as client:
+            with pytest.raises(ApiFailure) as during:
+                ask(client, "none", during=at(5, target.kill))
+            assert during.value.status == 200, "the stream had begun, so the failure is an event in it"
+            assert rig.undisturbed.text.startswith(during.value.text)
+            assert during.value.text
+            assert during.value.body["error"]["message"]
+            with pytest.raises(ApiFailure) as before:
+                ask(client, "none")
+            assert before.value.status == 503
+            assert before.value.body["error"]["message"]
+
+
+@pytest.mark.parametrize("drafter", ["model", "none"])
+@pytest.mark.parametrize("side", ["target", "draft"])
+def test_connections_cut_in_mid_body(rig: Rig, side: str, drafter: str) -> None:
+    with (
+        Stack(rig.stack.logs / f"cut-{side}-{drafter}") as stack,
+        Proxy(rig.targets[0].url) as target,
+        Proxy(rig.drafter.url) as draft,
+    ):
+        gateway = stack.gateway(
+            [target.url], [draft.url], draft_pools={"model": [draft.url]}, recovery_timeout_seconds=RECOVERY_SECONDS
+        )
+        gateway.wait_ready()
+        proxy = target if side == "target" else draft
+        with Client(gateway.url) as client:
+            found = ask(client, drafter, during=lambda chunks: proxy.cut(CUTS) if chunks in (5, 25, 45) else None)
+        assert found.identity == rig.undisturbed.identity
+        assert proxy.cuts > 0 or (side, drafter) == ("draft", "none")
+
+
+@pytest.mark.parametrize("drafter", ["model", "none"])
+def test_client_that_disconnects(rig: Rig, drafter: str) -> None:
+    class Gone(Exception):
+        pass
+
+    def leave() -> None:
+        raise Gone
+
+    workers = (rig.targets[0], rig.drafter)
+    before = sessions(rig.single, *workers)  # a cut connection may have cost a worker the word that one is over
+    with pytest.raises(Gone):
+        ask(rig.single, drafter, during=at(5, leave), max_tokens=400)
+    eventually(lambda: sessions(rig.single, *workers) <= before, "both sessions are freed")
+    eventually(lambda: rig.single.metrics()["tandem_num_requests_running"] == 0, "generation has stopped")
+
+
+def test_client_that_reads_slowly(rig: Rig) -> None:
+    assert ask(rig.single, during=lambda chunks: time.sleep(0.02)).identity == rig.undisturbed.identity
+
+
+def test_client_that_never_reads(rig: Rig) -> None:
+    """Others are served meanwhile, and what it was sent is let go of."""
+    body = {"model": rig.single.model, "messages": [{"role": "user", "content": PROMPT}], "stream": True, **OPTIONS}
+    body |= {"max_tokens": 400, "logprobs": True, "top_logprobs": 20}
+    url = f"{rig.single.url}/v1/chat/completions"
+    before = sessions(rig.single, rig.targets[0], rig.drafter)
+    with httpx.Client(trust_env=False) as silent, silent.stream("POST", url, json=body) as answer:
+        assert answer.status_code == 200
+        assert ask(rig.single).identity == rig.undisturbed.identity
+        eventually(lambda: rig.single.metrics()["tandem_num_requests_running"] == 0, "it has ended")
+    eventually(lambda: sessions(rig.single, rig.targets[0], rig.drafter) <= before, "its sessions are freed")
+
+
+def test_gateway_drains_on_sigterm(rig: Rig) -> None:
+    with Stack(rig.stack.logs / "drain") as stack:
+        gateway = stack.gateway([rig.targets[0].url], [rig.drafter.url], draft_pools={"model": [rig.drafter.url]})
+        gateway.wait_ready()
+        began = threading.Event()
+        with Client(gateway.url) as client, ThreadPoolExecutor(1) as pool:
+            running = pool.submit(ask, client, during=at(3, began.set))
+            assert began.wait(30)
+            gateway.terminate()
+            assert running.result(60).identity == rig.undisturbed.identity
+        assert gateway.wait(20) in (0, -signal.SIGTERM)
