@@ -23,7 +23,7 @@ SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-
 Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
 STRATEGIES: tuple[Strategy, ...] = ("deterministic", "probabilistic", "threshold", "greedy")
 GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
-Source = Literal["model", "lookup", "prediction", "cache"]
+Source = Literal["model", "lookup", "prediction", "grammar", "cache"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 

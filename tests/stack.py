@@ -52,14 +52,15 @@ class Stack:
 
 
 @contextmanager
-def running_stack(target: Path, draft: Path | None = None, **settings: Any) -> Iterator[Stack]:
-    """`draft` None: lookup. `settings` are the gateway's. Batch-invariant, so that texts can be compared."""
-    common: dict[str, Any] = {"batch_invariant": True, "device": "cpu", "slots": 16}
+def running_stack(target: Path, draft: Path | None = None, exact: bool = True, **settings: Any) -> Iterator[Stack]:
+    """`draft` None: lookup. `exact`: batch-invariant, so that texts can be compared. `settings` are the gateway's."""
+    common: dict[str, Any] = {"batch_invariant": exact, "device": "cpu", "slots": 16}
     with ExitStack() as servers:
         target_url = servers.enter_context(
             _served(create_target_app(TargetWorkerConfig(model=str(target), **common)), _WORKER)
         )
-        drafter = DraftWorkerConfig(model=LOOKUP_DRAFTER if draft is None else str(draft), **common)
+        model = LOOKUP_DRAFTER if draft is None else str(draft)
+        drafter = DraftWorkerConfig(model=model, grammar_model=str(target), **common)
         draft_url = servers.enter_context(_served(create_draft_app(drafter), _WORKER))
         config = GatewayConfig(
             **{

@@ -70,10 +70,9 @@ class Grammars:
         """Where session `owner` (None: no session) stands, for one call at a time. Raises what `compile` raises."""
         if grammar is None:
             return None
-        held = self._states.get(owner) if owner is not None else None
-        if held is not None and owner is not None and held[0] == grammar:
-            self._states.move_to_end(owner)
-            return held[1]
+        held = self.held(grammar, owner) if owner is not None else None
+        if held is not None:
+            return held
         state = GrammarState(await self.compile(grammar, deadline))
         if owner is not None:
             self._states[owner] = grammar, state
@@ -81,6 +80,14 @@ class Grammars:
             if len(self._states) > _MAX_STATES:
                 self._states.popitem(last=False)
         return state
+
+    def held(self, grammar: Grammar, owner: int) -> GrammarState | None:
+        """What `state` has made for this session and grammar, if it is still there."""
+        held = self._states.get(owner)
+        if held is None or held[0] != grammar:
+            return None
+        self._states.move_to_end(owner)
+        return held[1]
 
     def disown(self, owner: int) -> None:
         """The session with this serial is gone."""
