@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 import torch
 
-from engines.grammar.state import GrammarState
 from engines.sampling.rows import SamplingRow
 from engines.torch.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Passed, PassTimings, Seat, Steps
@@ -18,6 +18,10 @@ from target_worker.strategies.drafts import Target, pad_drafts
 from target_worker.strategies.probabilistic import pad_q
 from target_worker.strategies.verdicts import Verdict, cut_after_stop, decisions, verdicts
 from target_worker.tree import merge
+
+if TYPE_CHECKING:
+    from engines.grammar.state import GrammarState
+
 
 logger = logging.getLogger(__name__)
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from draft_worker.engine import Draft
-from engines.grammar.state import GrammarState
 from engines.torch.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Passed, Seat, Steps
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
+
+if TYPE_CHECKING:
+    from engines.grammar.state import GrammarState
 
 _NONE = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.0)
 

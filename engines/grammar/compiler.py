@@ -18,9 +18,6 @@ from engines.grammar.sources import builder
 from engines.grammar.vocabulary import token_bytes, vocabulary
 from protocol.messages import Grammar, GrammarType
 
-GRAMMAR_TYPES: tuple[GrammarType, ...] = (
-    "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag",
-)  # fmt: skip
 # The control characters that a grammar's tokens may hold (vocabulary.vocabulary): none inside of JSON, whose layout is
 # fixed; line ends beside the JSON of a structural tag.
 CONTROL: dict[GrammarType, bytes] = {

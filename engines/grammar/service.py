@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import OrderedDict
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, get_args
 
-from engines.grammar.compiler import GRAMMAR_TYPES, CompiledGrammar, GrammarCompiler
-from engines.grammar.state import GrammarState
-from engines.grammar.vocabulary import UnsupportedTokenizer
 from protocol.errors import DeadlineExceeded, QueueFull
 from protocol.messages import Grammar, GrammarType
+
+if TYPE_CHECKING:  # they import xgrammar, without which a worker serves all but grammars
+    from engines.grammar.compiler import CompiledGrammar, GrammarCompiler
+    from engines.grammar.state import GrammarState
+
+logger = logging.getLogger(__name__)
 
 _THREADS = 2
 _MAX_WAITING = 32
@@ -34,15 +39,23 @@ class Grammars:
 
     @classmethod
     def of_tokenizer(cls, tokenizer_json: str, logits_size: int, stop_token_ids: Collection[int]) -> Grammars:
-        """Supports no grammar where the tokenizer's tokens have no definite bytes."""
+        """Supports no grammar where the tokenizer's tokens have no definite bytes, or xgrammar is not installed."""
+        try:
+            from engines.grammar.compiler import GrammarCompiler
+        except ImportError as error:
+            logger.warning("no structured output: %s (pip install 'tandem[grammar]')", error)
+            return cls()
+        from engines.grammar.vocabulary import UnsupportedTokenizer
+
         try:
             return cls(GrammarCompiler.from_tokenizer_json(tokenizer_json, logits_size, stop_token_ids))
-        except UnsupportedTokenizer:
+        except UnsupportedTokenizer as error:
+            logger.warning("no structured output: %s", error)
             return cls()
 
     @property
     def types(self) -> list[GrammarType]:
-        return list(GRAMMAR_TYPES) if self._compiler is not None else []
+        return list(get_args(GrammarType)) if self._compiler is not None else []
 
     async def compile(self, grammar: Grammar, deadline: float = float("inf")) -> CompiledGrammar:
         """`deadline` is on time.monotonic's clock. Raises GrammarError, QueueFull, DeadlineExceeded."""
@@ -73,7 +86,10 @@ class Grammars:
         held = self.held(grammar, owner) if owner is not None else None
         if held is not None:
             return held
-        state = GrammarState(await self.compile(grammar, deadline))
+        compiled = await self.compile(grammar, deadline)
+        from engines.grammar.state import GrammarState
+
+        state = GrammarState(compiled)
         if owner is not None:
             self._states[owner] = grammar, state
             self._states.move_to_end(owner)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from engines.grammar.bitmask import permits_other_than
-from engines.grammar.state import GrammarState
 from engines.history import History
 from engines.sampling.noise import mix_choice
 from engines.sampling.rows import SamplingRow
 from protocol.messages import Sampling, SequenceRequest
+
+if TYPE_CHECKING:
+    from engines.grammar.state import GrammarState
 
 
 @dataclass(frozen=True, slots=True)
