@@ -91,7 +91,8 @@ class _Verification:
         q = None
         if self._strategy.needs_q:
             sent = [candidate.q or [] for candidate in self._request.candidates] or [[]]
-            q = pad_q([entries[: len(chain)] for entries, chain in zip(sent, chains, strict=True)])
+            cut = [entries[: len(chain)] for entries, chain in zip(sent, chains, strict=True)]
+            q = pad_q(cut, passed.logits.device)
         threshold = [self._request.acceptance_threshold] * len(chains)
         paths = [[0, *(node + 1 for node in path)] for path in self._tree.paths]
         drafts = pad_drafts(chains, paths, passed.logits.device, q, threshold)
