@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 from openai import AsyncOpenAI, BadRequestError
@@ -18,6 +19,7 @@ from tokenizers import Tokenizer
 from tests.engines.grammar import schemas
 from tests.stack import Stack, running_stack
 from tests.tiny_models import make_tiny_model, make_tokenizer, truncate_model
+from tests.wire import request
 
 PLAIN: dict[str, Any] = {"enabled": False}
 DRAFTED: list[dict[str, Any]] = [
@@ -203,3 +205,46 @@ def test_bad_schemas_through_the_sdk(stack: Stack) -> None:
         )
     assert refused.value.code == "invalid_grammar"
     assert "contains" in refused.value.message
+
+
+def verify(stack: Stack, **fields: Any) -> httpx.Response:
+    grammar = {"type": "regex", "value": "[ab]{3,30}c", "start": 3}
+    message = request(**{"candidates": [], "num_prompt_tokens": 3, "grammar": grammar, **fields})
+    return httpx.post(f"{stack.target_url}/v1/verify", json=message, timeout=60)
+
+
+def test_the_target_checks_grammars(stack: Stack) -> None:
+    url = f"{stack.target_url}/v1/grammar/check"
+    good = {"grammar": {"type": "json_object", "value": "", "start": 0}}
+    assert httpx.post(url, json=good, timeout=60).json() == {"ok": True}
+    answer = httpx.post(url, json={"grammar": {"type": "regex", "value": "(", "start": 0}}, timeout=60)
+    assert answer.status_code == 400
+    assert (answer.json()["error"]["code"], answer.json()["error"]["field"]) == ("invalid_grammar", "grammar.value")
+
+
+def test_a_lost_session_finds_its_place_in_the_grammar_again(stack: Stack) -> None:
+    whole: list[list[int]] = []
+    for loses in (False, True):
+        ids, number = [40, 41, 42], 0
+        while len(ids) < 20:
+            if loses:
+                httpx.delete(f"{stack.target_url}/v1/sessions/g{loses}", timeout=60).raise_for_status()
+            # Half of the drafts are what the grammar refuses.
+            drafts = [{"token_ids": [whole[0][len(ids)] if number % 2 and whole else 300]}] if number else []
+            answer = verify(stack, ids=ids, session_id=f"g{loses}", round=number, candidates=drafts).json()
+            ids, number = ids + answer["token_ids"], number + 1
+            if answer["stop_reason"] is not None:
+                break
+        whole.append([*ids, 0])
+    assert whole[0] == whole[1]
+    assert len(whole[0]) > 8
+
+
+def test_a_context_that_the_grammar_refuses_is_named(stack: Stack) -> None:
+    letters = make_tokenizer().backend_tokenizer.get_vocab()
+    for tail, start, field in ([letters["z"]], 3, "context.token_ids"), ([], 4, "grammar.start"):
+        grammar = {"type": "regex", "value": "[ab]{3,30}c", "start": start}
+        answer = verify(stack, ids=[40, 41, 42, *tail], session_id="r", grammar=grammar)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["field"] == field
+    assert verify(stack, ids=[40, 41, 42], session_id="r2").status_code == 200
