@@ -112,7 +112,7 @@ def load_vocabulary(model: str) -> tuple[Grammars, Tokenizer]:
     from engines.models import resolve_model
     from engines.tokenizer import load_tokenizer, stop_token_ids  # transformers takes seconds to import
 
-    loaded = load_tokenizer(resolve_model(model))
+    loaded = load_tokenizer(resolve_model(model, with_weights=False))
     tokenizer: Tokenizer = loaded.backend_tokenizer
     stops = stop_token_ids(loaded, None, None)
     return Grammars.of_tokenizer(tokenizer.to_str(), max(loaded.get_vocab().values()) + 1, stops), tokenizer
