@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import re
@@ -12,10 +13,13 @@ from typing import Any
 import httpx
 import jsonschema
 import pytest
+import torch
 from openai import AsyncOpenAI, BadRequestError
 from pydantic import BaseModel
 from tokenizers import Tokenizer
 
+from engines.grammar.errors import GrammarError
+from engines.grammar.state import GrammarState
 from tests.engines.grammar import schemas
 from tests.stack import Stack, running_stack
 from tests.tiny_models import make_tiny_model, make_tokenizer, truncate_model
@@ -248,3 +252,24 @@ def test_a_context_that_the_grammar_refuses_is_named(stack: Stack) -> None:
         assert answer.status_code == 400
         assert answer.json()["error"]["field"] == field
     assert verify(stack, ids=[40, 41, 42], session_id="r2").status_code == 200
+
+
+def test_a_grammar_that_proves_too_ambiguous_fails_its_own_request_alone(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count()
+    fill = GrammarState._fill
+
+    def slow(state: GrammarState, bitmask: torch.Tensor, row: int) -> None:
+        if next(calls) > 4:
+            raise GrammarError("too ambiguous")
+        fill(state, bitmask, row)
+
+    for speculative in (PLAIN, DRAFTED[2]):
+        calls = itertools.count()
+        with monkeypatch.context() as patch:
+            patch.setattr(GrammarState, "_fill", slow)
+            answer = stack.chat(structured_outputs={"regex": "[a-z]{20}"}, max_tokens=30, speculative=speculative)
+        assert answer.status_code == 400, answer.text
+        assert "too ambiguous" in answer.json()["error"]["message"]
+        assert stack.chat(max_tokens=3, speculative=PLAIN).status_code == 200
