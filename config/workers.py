@@ -48,6 +48,9 @@ class WorkerConfig(BaseModel):
     max_session_tokens: int = Field(
         default=4_194_304, ge=1_024, le=2**40, description="token ids remembered for all sessions together"
     )
+    session_idle_ms: Milliseconds = Field(
+        default=300_000, ge=1, description="how long a session that nobody uses or deletes is remembered"
+    )
     stall_timeout_ms: Milliseconds = Field(
         default=30_000, ge=1, description="how long a reader of a stream may leave it unread before it is stopped"
     )

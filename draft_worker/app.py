@@ -77,7 +77,7 @@ def create_app(
 
     shell.post("/v1/draft", DraftRequest, DraftResponse, draft)
     shell.route("/v1/draft/batch", DraftBatchRequest, DraftBatchResponse, draft_batch)
-    shell.get("/v1/tokenizer", TokenizerInfo, tokenizer)
+    shell.get("/v1/tokenizer", TokenizerInfo, tokenizer, also=(404,))
     add_common_routes(shell, lifecycle, metrics)
     return shell.app
 

@@ -59,6 +59,7 @@ class DraftService:
             self._on_drop,
             config.max_sessions,
             config.max_session_tokens,
+            config.session_idle_ms / 1000,
         )
 
     async def draft(self, request: DraftRequest) -> DraftResponse:

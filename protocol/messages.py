@@ -50,15 +50,17 @@ class Sampling(Message):
 
     temperature: Finite = Field(default=1.0, ge=0.0, le=100.0, description="under 1e-5: greedy")
     top_p: Finite = Field(default=1.0, gt=0.0, le=1.0)
-    top_k: int = Field(default=0, ge=0, description="0: off")
+    top_k: int = Field(default=0, ge=0, le=2**31 - 1, description="0: off")
     min_p: Finite = Field(default=0.0, ge=0.0, le=1.0)
     presence_penalty: Finite = Field(default=0.0, ge=-2.0, le=2.0)
     frequency_penalty: Finite = Field(default=0.0, ge=-2.0, le=2.0)
-    repetition_penalty: Finite = Field(default=1.0, gt=0.0, le=100.0)
+    repetition_penalty: Finite = Field(default=1.0, ge=0.01, le=100.0, description="less would overflow float32 logits")
     logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]] = Field(
         default_factory=dict, max_length=1024, description="token id, as JSON writes keys → added to its logit"
     )
-    min_tokens: int = Field(default=0, ge=0, description="stop tokens are masked before this many output tokens")
+    min_tokens: int = Field(
+        default=0, ge=0, le=2**31 - 1, description="stop tokens are masked before this many output tokens"
+    )
     ignore_eos: bool = False
     stop_token_ids: list[TokenId] = Field(default_factory=list, max_length=128, description="beside the model's own")
     seed: Seed

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 import sys
+from types import FrameType
 from typing import Literal
 
 import uvicorn
@@ -31,7 +33,7 @@ class Runner:
         self._failed = False
 
     def run(self, app: FastAPI) -> None:
-        """Serve until a signal comes; ends the process with code 1 where `fail` was called."""
+        """Serve until SIGTERM or SIGINT, drain, and return; ends the process with code 1 where `fail` was called."""
         config = uvicorn.Config(
             app,
             host=self._host,
@@ -42,8 +44,16 @@ class Runner:
             server_header=False,
             timeout_graceful_shutdown=max(1, round(self._drain_seconds)),
         )
-        self._server = uvicorn.Server(config)
-        self._server.run()
+        self._server = server = uvicorn.Server(config)
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            server.should_exit = True
+
+        # uvicorn drains on a signal and then raises it again: with its default handler, a clean end would look like a
+        # crash to whoever started the process.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        server.run()
         if self._failed:
             sys.exit(1)
 

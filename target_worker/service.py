@@ -34,6 +34,7 @@ class TargetService:
             lambda session: engine.disown(session.serial),
             config.max_sessions,
             config.max_session_tokens,
+            config.session_idle_ms / 1000,
         )
 
     async def verify(self, request: VerifyRequest) -> VerifyResponse:

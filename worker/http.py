@@ -102,12 +102,16 @@ class Shell:
             openapi_extra={"requestBody": {"required": True, "content": content}},
         )
 
-    def get(self, path: str, reply: type[BaseModel], handler: Callable[[], BaseModel]) -> None:
+    def get(
+        self, path: str, reply: type[BaseModel], handler: Callable[[], BaseModel], also: tuple[int, ...] = ()
+    ) -> None:
+        """A GET endpoint. `also`: further statuses that it may answer with."""
+
         async def endpoint() -> Response:
             return json_response(handler())
 
         statuses = _STATUSES if path.startswith(_PROTECTED) else (503,)
-        responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in statuses}
+        responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in (*statuses, *also)}
         self.app.add_api_route(
             path, endpoint, methods=["GET"], response_model=None, responses={**responses, 200: {"model": reply}}
         )

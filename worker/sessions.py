@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
@@ -69,6 +70,8 @@ class Session(Generic[S]):
     latest_round: int = -1
     call: Call | None = None
     counted: int = 0
+    used: float = field(default_factory=time.monotonic)
+    answered: bool = False
     _settled: int = 0
     serial: int = field(default_factory=lambda: next(_serials))
 
@@ -121,12 +124,15 @@ class SessionTable(Generic[S]):
         on_drop: Callable[[Session[S]], None],
         max_sessions: int,
         max_tokens: int,
+        idle_seconds: float = math.inf,
     ) -> None:
-        """`on_drop` hears of every session that is deleted or evicted."""
+        """`on_drop` hears of every session that is deleted, evicted or, unused for `idle_seconds`, expired."""
         self._new_state = new_state
         self._on_drop = on_drop
         self._max_sessions = max_sessions
         self._max_tokens = max_tokens
+        self._idle_seconds = idle_seconds
+        self._sweep: asyncio.TimerHandle | None = None
         self._sessions: OrderedDict[str, Session[S]] = OrderedDict()
         self._calls: set[asyncio.Task[Any]] = set()
         self.tokens = 0
@@ -208,6 +214,9 @@ class SessionTable(Generic[S]):
 
     async def close(self, patience: float) -> None:
         """Give running calls `patience` seconds to end, then cancel them."""
+        self._idle_seconds = math.inf
+        if self._sweep is not None:
+            self._sweep.cancel()
         if self._calls:
             _, late = await asyncio.wait(self._calls, timeout=patience)
             for task in late:
@@ -229,6 +238,7 @@ class SessionTable(Generic[S]):
         if session is None:
             session = self._sessions[key] = Session(key, request.cache_salt, self._new_state())
         self._sessions.move_to_end(key)
+        self._expire_later()
         return session
 
     def _begin(
@@ -236,16 +246,24 @@ class SessionTable(Generic[S]):
     ) -> Call:
         task = asyncio.get_running_loop().create_task(work(session))
         call = session.call = Call(request, task)
+        length = len(session.ids)
         self._calls.add(task)
         self._trim()
 
         def ended(task: asyncio.Task[Any]) -> None:
             self._calls.discard(task)
             session.call = None
+            session.used = time.monotonic()
             if not task.cancelled():
                 task.exception()  # Seen here, so that nothing complains where all that waited for it have left.
+            abandoned = task.cancelled() and call.overtaken is None and len(session.ids) == length
+            session.answered |= not abandoned
             if session.key is not None and self._sessions.get(session.key) is session:
                 self._count(session)
+                if not session.answered:
+                    # Its only caller left before the first answer and relies on nothing of it; the word that the
+                    # session is over may have overtaken this call.
+                    self._forget(self._sessions.pop(session.key))
                 self._trim()
 
         task.add_done_callback(ended)
@@ -259,6 +277,19 @@ class SessionTable(Generic[S]):
         self.tokens -= session.counted
         session.counted = 0
         self._on_drop(session)
+
+    def _expire_later(self) -> None:
+        if self._sweep is None and self._sessions and self._idle_seconds < math.inf:
+            self._sweep = asyncio.get_running_loop().call_later(self._idle_seconds / 4, self._expire)
+
+    def _expire(self) -> None:
+        """Forget the sessions that nobody has used for long: whoever was to delete them is gone."""
+        self._sweep = None
+        latest = time.monotonic() - self._idle_seconds
+        for key in [key for key, one in self._sessions.items() if one.call is None and one.used <= latest]:
+            self._forget(self._sessions.pop(key))
+            self.evictions += 1
+        self._expire_later()
 
     def _trim(self) -> None:
         """Evict, least recently used first, what exceeds the bounds; never a session with a call in flight."""

@@ -120,9 +120,9 @@ class GenerationOptions(Request):
     user: str | None = Field(default=None, max_length=1024)
 
     # Beyond OpenAI, as vLLM has them.
-    top_k: int | None = Field(default=None, ge=-1, description="0 or -1: off")
+    top_k: int | None = Field(default=None, ge=-1, le=2**31 - 1, description="0 or -1: off")
     min_p: Number | None = Field(default=None, ge=0.0, le=1.0)
-    repetition_penalty: Number | None = Field(default=None, gt=0.0, le=100.0)
+    repetition_penalty: Number | None = Field(default=None, ge=0.01, le=100.0)
     stop_token_ids: list[TokenId] | None = Field(default=None, max_length=128)
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None

@@ -32,7 +32,8 @@ class Admission:
         """Look at the worker for ever: at once when something points to it, else at jittered intervals."""
         while True:
             await self.look(worker)
-            interval = self._interval if worker.state == "ready" else min(_DOWN_INTERVAL, self._interval)
+            well = worker.state == "ready" and worker not in self._late
+            interval = self._interval if well else min(_DOWN_INTERVAL, self._interval)
             try:
                 async with asyncio.timeout(interval * random.uniform(0.75, 1.25)):
                     await worker.look_again.wait()
@@ -51,7 +52,7 @@ class Admission:
             info = await worker.client.model(_LOOK_SECONDS)
             self._late.pop(worker, None)
             if not ready.ready:
-                worker.set_state("down", ready.detail)
+                worker.missed(ready.detail)
             elif worker.state != "ready" or info != worker.info or not self._still_fits(worker):
                 await self._admit(worker, info)
         except WorkerFailure as failure:
@@ -70,7 +71,7 @@ class Admission:
         late = self._late[worker] = self._late.get(worker, 0) + 1
         if worker.state == "ready" and isinstance(failure, TooLate) and late < _LATE_LOOKS:
             return
-        worker.set_state("down", failure.message)
+        worker.missed(failure.message)
 
     async def _admit(self, worker: Worker, info: ModelInfo) -> None:
         if info.role != worker.role:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import asyncio
+import logging
 from dataclasses import dataclass
 
 from server.rounds import GenerationRequest
@@ -13,6 +14,10 @@ from server.workers.session import Session
 from server.workers.tasks import BackgroundTasks
 
 _DELETE_SECONDS = 3.0
+# Seconds after each try; a connection may be cut, a worker restarting.
+_DELETE_PAUSES = (0.1, 0.5, 2.0, 5.0)
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +30,15 @@ class RequestContext:
     background: BackgroundTasks
 
     def delete(self, session: Session) -> None:
-        """Free a session without waiting for it. One that can't be freed is evicted by its worker in time."""
+        """Free a session without waiting for it. One that can't be freed expires on its worker."""
 
         async def delete() -> None:
-            with suppress(WorkerFailure):
-                await session.worker.client.delete_session(session.id, _DELETE_SECONDS)
+            for pause in _DELETE_PAUSES:
+                try:
+                    await session.worker.client.delete_session(session.id, _DELETE_SECONDS)
+                    return
+                except WorkerFailure as failure:
+                    log.debug("session %s is not deleted yet: %s", session.id, failure.message)
+                    await asyncio.sleep(pause)
 
         self.background.spawn(delete())

@@ -43,6 +43,11 @@ class Pool:
                 return home
         return least
 
+    def last_resort(self, accept: Callable[[Worker], bool]) -> Worker | None:
+        """Where `pick` finds none: the least loaded that `accept` takes, though its breaker is open."""
+        able = (worker for worker in self._workers if worker.state == "ready" and accept(worker))
+        return min(able, key=lambda worker: worker.streams, default=None)
+
     def remember(self, prefixes: Sequence[str], worker: Worker) -> None:
         """`worker` has read texts with these prefixes."""
         for prefix in prefixes:

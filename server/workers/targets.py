@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 
 from protocol.messages import Candidate, GenerateRequest, ModelInfo, TargetSpeculation, VerifyRequest, VerifyResponse
@@ -14,7 +14,7 @@ from server.adaptive.times import StepTimes
 from server.errors import NoTarget, Overloaded
 from server.workers.budget import RetryBudget
 from server.workers.context import RequestContext
-from server.workers.failures import Busy, Refused, SessionLost, WorkerFailure
+from server.workers.failures import Busy, Refused, SessionLost, TooLate, WorkerFailure
 from server.workers.pool import Pool
 from server.workers.session import Session
 from server.workers.worker import Worker
@@ -88,7 +88,8 @@ class TargetSide:
             began = time.perf_counter()
             try:
                 with session.worker.judged():
-                    answer = await session.worker.client.verify(message, seconds, self._vocabulary_size(session))
+                    async with self._unless_down(session.worker):
+                        answer = await session.worker.client.verify(message, seconds, self._vocabulary_size(session))
             except WorkerFailure as failure:
                 await self._recover(session, failure)
                 if isinstance(failure, SessionLost) and failure.reason != "context_mismatch":
@@ -122,8 +123,13 @@ class TargetSide:
             try:
                 with session.worker.judged():
                     async with aclosing(stream):  # type: ignore[type-var]
-                        async for answer in stream:
+                        while True:
+                            async with self._unless_down(session.worker):
+                                answer = await anext(stream, None)
+                            if answer is None:
+                                break
                             took = time.perf_counter() - began
+                            session.worker.breaker.success()  # each round proves it: streams end late, or cut
                             remaining -= len(answer.token_ids)
                             self._succeeded(session, length)
                             yield answer, took
@@ -142,7 +148,7 @@ class TargetSide:
         self._current = None
 
     async def _session(self) -> Session:
-        """A session on a worker that may be called (its breaker has allowed one call)."""
+        """A session on a worker that may be called: its breaker has allowed one call, or there is no other worker."""
         current = self._current
         stay = current is not None and current.worker not in self._avoid and self._accepts(current.worker)
         if stay and current is not None and current.worker.breaker.allow():
@@ -150,10 +156,33 @@ class TargetSide:
         while True:
             prefixes = self._context.sequence.prefixes()
             worker = self._pool.pick(self._accepts, prefixes, self._avoid)
-            if worker is not None and worker.breaker.allow():
+            if worker is None or not worker.breaker.allow():
+                # An open breaker keeps work away while others can do it. Where it is this worker or none, it is asked
+                # all the same: the pauses between tries bound what that costs.
+                worker = self._pool.last_resort(self._accepts)
+            if worker is not None:
                 self._pool.remember(prefixes, worker)
                 return self._open(worker)
             await self._wait_for_worker()
+
+    @asynccontextmanager
+    async def _unless_down(self, worker: Worker) -> AsyncIterator[None]:
+        """Ends the wait for an answer, with TooLate, where the worker is found down and another one could go on.
+
+        One that is frozen keeps its connections: only its silence to other questions tells before the deadline does.
+        """
+        events = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(None) as limit:
+
+                def give_up() -> None:
+                    if any(other is not worker and other.usable and self._accepts(other) for other in self._pool):
+                        limit.reschedule(events.time())
+
+                with worker.when_missing(give_up):
+                    yield
+        except TimeoutError:
+            raise TooLate(f"{worker.url} is down: {worker.detail}") from None
 
     def _open(self, worker: Worker) -> Session:
         if self._current is None or self._current.worker is not worker:
@@ -230,8 +259,8 @@ class TargetSide:
             await asyncio.sleep(seconds * random.uniform(0.5, 1.0))
 
     async def _wait_for_worker(self) -> None:
-        looking = any(worker.look_again.is_set() for worker in self._pool)
-        if self._fingerprint is None and not self._failures and not looking:
+        hope = any(worker.look_again.is_set() or worker.lately_ready for worker in self._pool)
+        if self._fingerprint is None and not self._failures and not hope:
             raise NoTarget("no target worker is ready")
         self._patience_or_raise()
         await self._pool.changed(0.25)

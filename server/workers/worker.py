@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+import math
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
@@ -19,6 +21,8 @@ log = logging.getLogger(__name__)
 
 Role = Literal["target", "draft"]
 State = Literal["unknown", "ready", "down", "refused"]
+
+_LATELY_SECONDS = 5.0
 
 
 class Worker:
@@ -40,6 +44,9 @@ class Worker:
         self.step_times = StepTimes(())
         self.draft_times = DraftTimes(())
         self.look_again = asyncio.Event()
+        self._last_ready = -math.inf
+        self._missing = False
+        self._when_missing: set[Callable[[], None]] = set()
         self._metrics = metrics
         metrics.watch_breaker(role, self.url, breaker)
 
@@ -50,6 +57,11 @@ class Worker:
     @property
     def usable(self) -> bool:
         return self.state == "ready" and self.breaker.available
+
+    @property
+    def lately_ready(self) -> bool:
+        """It was ready seconds ago, so it may well be again in a moment: one lost connection makes a worker down."""
+        return time.monotonic() - self._last_ready < _LATELY_SECONDS
 
     def introduce(self, info: ModelInfo) -> None:
         """Take note of what it says of itself; what was measured of another model is forgotten."""
@@ -68,7 +80,10 @@ class Worker:
                 state,
                 detail,
             )
+        if self.state == "ready" or state == "ready":
+            self._last_ready = time.monotonic()
         self.state, self.detail = state, detail
+        self._missing = self._missing and state != "ready"
         self._metrics.up.labels(self.role, self.url).set(state == "ready")
 
     @contextmanager
@@ -82,6 +97,24 @@ class Worker:
         finally:
             self.streams -= 1
             gauge.set(self.streams)
+
+    def missed(self, detail: str) -> None:
+        """It was looked at and is down. (One lost connection makes it down too, until it is looked at.)"""
+        self.set_state("down", detail)
+        self._missing = True
+        for tell in list(self._when_missing):
+            tell()
+
+    @contextmanager
+    def when_missing(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Calls `tell` where the worker is, or meanwhile becomes, one that was looked at and is down."""
+        self._when_missing.add(tell)
+        try:
+            if self._missing:
+                tell()
+            yield
+        finally:
+            self._when_missing.discard(tell)
 
     @contextmanager
     def judged(self, proves: bool = True) -> Iterator[None]:

@@ -71,12 +71,16 @@ def serving(rig: Rig) -> Process:
     return max(rig.targets, key=lambda t: metrics.get(f'tandem_worker_streams{{role="target",worker="{t.url}"}}', 0.0))
 
 
+def up(client: Client, process: Process) -> bool:
+    """Whether the gateway gives work to it."""
+    role = "draft" if "draft" in process.name else "target"
+    return client.metrics().get(f'tandem_worker_up{{role="{role}",worker="{process.url}"}}') == 1.0
+
+
 def revive(client: Client, *processes: Process) -> None:
     """Start killed processes again and wait until the gateway works with them."""
     for process in processes:
         process.restart()
     for process in processes:
         process.wait_ready()
-        role = "draft" if "draft" in process.name else "target"
-        name = f'tandem_worker_up{{role="{role}",worker="{process.url}"}}'
-        eventually(lambda name=name: client.metrics().get(name) == 1.0, f"{process.name} is used again")  # type: ignore[misc]
+        eventually(lambda process=process: up(client, process), f"{process.name} is used again")  # type: ignore[misc]

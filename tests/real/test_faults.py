@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -18,7 +17,20 @@ from benchmarks.processes import Process, Stack
 from benchmarks.stacks import BITWISE
 from tests.real.conftest import TINY_VOCABULARY
 from tests.real.proxy import Proxy
-from tests.real.rig import OPTIONS, PROMPT, Rig, ask, at, drafts_again, eventually, revive, serving, sessions
+from tests.real.rig import (
+    OPTIONS,
+    PATIENCE,
+    PROMPT,
+    Rig,
+    ask,
+    at,
+    drafts_again,
+    eventually,
+    revive,
+    serving,
+    sessions,
+    up,
+)
 
 RECOVERY_SECONDS = 120.0
 CUTS = 2
@@ -82,14 +94,19 @@ def test_draft_worker_answers_too_late(rig: Rig) -> None:
 
 
 def test_target_killed_and_restarted(rig: Rig) -> None:
+    """Under a stream with drafts and one without: both go on once it is back."""
     target = rig.targets[0]
+    began = threading.Event()
 
     def kill_and_restart() -> None:
+        assert began.wait(PATIENCE)
         target.kill()
         target.restart()
 
-    assert ask(rig.single, during=at(5, kill_and_restart)).identity == rig.undisturbed.identity
-    assert ask(rig.single, "none", during=at(5, kill_and_restart)).identity == rig.undisturbed.identity
+    with ThreadPoolExecutor(1) as pool:
+        other = pool.submit(ask, rig.single, "none", at(5, began.set))
+        assert ask(rig.single, during=at(5, kill_and_restart)).identity == rig.undisturbed.identity
+        assert other.result(RECOVERY_SECONDS).identity == rig.undisturbed.identity
 
 
 @pytest.mark.parametrize("drafter", ["model", "none"])
@@ -104,6 +121,23 @@ def test_one_of_two_targets_killed(rig: Rig, drafter: str) -> None:
     revive(rig.double, *killed)
 
 
+@pytest.mark.parametrize("drafter", ["model", "none"])
+def test_one_of_two_targets_stopped(rig: Rig, drafter: str) -> None:
+    """It keeps its connections and says nothing: the other goes on long before the call's own deadline."""
+    stopped: list[Process] = []
+
+    def stop() -> None:
+        stopped.append(serving(rig))
+        stopped[0].suspend()
+
+    try:
+        assert ask(rig.double, drafter, during=at(5, stop)).identity == rig.undisturbed.identity
+    finally:
+        for process in stopped:
+            process.resume()
+    eventually(lambda: up(rig.double, stopped[0]), "it is used again")
+
+
 def test_target_terminated_while_it_serves(rig: Rig) -> None:
     """SIGTERM: it drains and ends, and the other one goes on with the stream."""
     terminated: list[Process] = []
@@ -113,7 +147,7 @@ def test_target_terminated_while_it_serves(rig: Rig) -> None:
         terminated[0].terminate()
 
     assert ask(rig.double, during=at(5, terminate)).identity == rig.undisturbed.identity
-    assert terminated[0].wait(20) in (0, -signal.SIGTERM)
+    assert terminated[0].wait(20) == 0
     revive(rig.double, *terminated)
 
 
@@ -149,9 +183,12 @@ def test_connections_cut_in_mid_body(rig: Rig, side: str, drafter: str) -> None:
         gateway.wait_ready()
         proxy = target if side == "target" else draft
         with Client(gateway.url) as client:
-            found = ask(client, drafter, during=lambda chunks: proxy.cut(CUTS) if chunks in (5, 25, 45) else None)
+            found = ask(client, drafter, during=lambda chunks: proxy.cut(CUTS) if chunks % 10 == 5 else None)
         assert found.identity == rig.undisturbed.identity
         assert proxy.cuts > 0 or (side, drafter) == ("draft", "none")
+        # While the way to them is still there.
+        workers = (rig.targets[0], rig.drafter)
+        eventually(lambda: sessions(rig.single, *workers) == 0, "sessions are freed whatever was cut")
 
 
 @pytest.mark.parametrize("drafter", ["model", "none"])
@@ -163,10 +200,9 @@ def test_client_that_disconnects(rig: Rig, drafter: str) -> None:
         raise Gone
 
     workers = (rig.targets[0], rig.drafter)
-    before = sessions(rig.single, *workers)  # a cut connection may have cost a worker the word that one is over
     with pytest.raises(Gone):
         ask(rig.single, drafter, during=at(5, leave), max_tokens=400)
-    eventually(lambda: sessions(rig.single, *workers) <= before, "both sessions are freed")
+    eventually(lambda: sessions(rig.single, *workers) == 0, "both sessions are freed")
     eventually(lambda: rig.single.metrics()["tandem_num_requests_running"] == 0, "generation has stopped")
 
 
@@ -179,12 +215,11 @@ def test_client_that_never_reads(rig: Rig) -> None:
     body = {"model": rig.single.model, "messages": [{"role": "user", "content": PROMPT}], "stream": True, **OPTIONS}
     body |= {"max_tokens": 400, "logprobs": True, "top_logprobs": 20}
     url = f"{rig.single.url}/v1/chat/completions"
-    before = sessions(rig.single, rig.targets[0], rig.drafter)
     with httpx.Client(trust_env=False) as silent, silent.stream("POST", url, json=body) as answer:
         assert answer.status_code == 200
         assert ask(rig.single).identity == rig.undisturbed.identity
         eventually(lambda: rig.single.metrics()["tandem_num_requests_running"] == 0, "it has ended")
-    eventually(lambda: sessions(rig.single, rig.targets[0], rig.drafter) <= before, "its sessions are freed")
+    eventually(lambda: sessions(rig.single, rig.targets[0], rig.drafter) == 0, "its sessions are freed")
 
 
 def test_gateway_drains_on_sigterm(rig: Rig) -> None:
@@ -197,4 +232,4 @@ def test_gateway_drains_on_sigterm(rig: Rig) -> None:
             assert began.wait(30)
             gateway.terminate()
             assert running.result(60).identity == rig.undisturbed.identity
-        assert gateway.wait(20) in (0, -signal.SIGTERM)
+        assert gateway.wait(20) == 0

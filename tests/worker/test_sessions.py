@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -25,10 +26,10 @@ def verify_request(ids: list[int], **fields: Any) -> VerifyRequest:
 class Table:
     """A table whose work is an event to set, and a note of every session dropped."""
 
-    def __init__(self, max_sessions: int = 8, max_tokens: int = 1000) -> None:
+    def __init__(self, max_sessions: int = 8, max_tokens: int = 1000, idle_seconds: float = math.inf) -> None:
         self.dropped: list[int] = []
         self.sessions: SessionTable[None] = SessionTable(
-            lambda: None, lambda session: self.dropped.append(session.serial), max_sessions, max_tokens
+            lambda: None, lambda session: self.dropped.append(session.serial), max_sessions, max_tokens, idle_seconds
         )
 
     async def call(self, message: VerifyRequest, emits: tuple[int, ...] = (), **options: Any) -> list[int]:
@@ -315,3 +316,36 @@ async def test_closing_cancels_what_does_not_end() -> None:
     await table.hang(verify_request([1]), lambda: ends.append("end"))
     await table.sessions.close(0.01)
     assert ends == ["end"]
+
+
+@async_test
+async def test_sessions_that_nobody_uses_expire_but_not_one_with_a_call_in_flight() -> None:
+    table = Table(idle_seconds=0.02)
+    await table.call(verify_request([1, 2, 3], session_id="left"))
+    call = await table.hang(verify_request([1, 2, 3], session_id="busy"))
+    async with asyncio.timeout(5):
+        while table.sessions.get("left") is not None:  # noqa: ASYNC110 - nobody is told
+            await asyncio.sleep(0.005)
+    assert len(table.dropped) == 1
+    assert table.sessions.get("busy") is not None
+    assert table.sessions.tokens == 0, "ids are counted once a call has ended"
+    await table.sessions.close(0.0)
+    assert call.task.cancelled()
+
+
+@async_test
+async def test_a_session_whose_first_call_is_abandoned_is_forgotten() -> None:
+    """Its deletion may have come first, over another connection; a later call's loss costs nothing."""
+    table = Table()
+    first = await table.hang(verify_request([1, 2, 3]))
+    first.waiters += 1
+    table.sessions.leave(first)
+    await asyncio.wait({first.task})
+    await asyncio.sleep(0)
+    assert (len(table.sessions), len(table.dropped), table.sessions.tokens) == (0, 1, 0)
+    await table.call(verify_request([1, 2, 3]))
+    second = await table.hang(verify_request([1, 2, 3], held=3, round=1))
+    second.waiters += 1
+    table.sessions.leave(second)
+    await asyncio.wait({second.task})
+    assert await table.call(verify_request([1, 2, 3], held=3, round=1)) == [1, 2, 3], "as the retry expects it"

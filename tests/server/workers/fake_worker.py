@@ -52,6 +52,7 @@ class FakeWorker:
         self.stop_at: int | None = None
         self.faults: deque[Any] = deque()
         self.always: Any = None
+        self.delete_faults: deque[Reply] = deque()
         self.sessions: dict[str, list[int]] = {}
         self.rounds: dict[str, int] = {}
         self.calls: list[tuple[str, Any]] = []
@@ -132,6 +133,8 @@ class FakeWorker:
             if self.token is not None and headers.get(b"authorization") != f"Bearer {self.token}".encode():
                 raise error(401, "unauthorized")
             if method == "DELETE":
+                if self.delete_faults:
+                    raise self.delete_faults.popleft()
                 session = path.rsplit("/", 1)[1]
                 self.deleted.add(session)
                 self.sessions.pop(session, None)

@@ -13,6 +13,7 @@ import pytest
 from protocol.errors import BadRequest
 from server.errors import NoTarget, Overloaded
 from server.fleet import Fleet
+from server.workers.failures import Unreachable
 from tests.server.workers.fake_worker import Answer, Cut, FakeWorker, Reply, error
 from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 
@@ -384,3 +385,130 @@ def _counted(fleet: Fleet, name: str) -> float:
         for sample in family.samples
         if sample.name == name
     )
+
+
+def test_streams_that_are_cut_over_and_over_do_not_open_the_breaker() -> None:
+    """Each brought rounds, so the worker is well: only its connections are not."""
+
+    def cut_after(sent: int) -> Any:
+        def change(answer: Answer) -> Any:
+            nonlocal sent
+            sent -= 1
+            return answer if sent >= 0 else b'{"cut'
+
+        return change
+
+    async def main() -> None:
+        target = FakeWorker("target")
+        target.faults.extend(cut_after(2) for _ in range(8))
+        async with fleet_over([target], []) as fleet:
+            (worker,) = fleet._targets
+            assert tokens(await collect(fleet, replace(request(), speculation=PLAIN))) == expected()
+            assert len(target.calls) == 9
+            assert worker.breaker.state == "closed"
+
+    asyncio.run(main())
+
+
+def test_the_only_target_is_asked_though_its_breaker_is_open() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], []) as fleet:
+            (worker,) = fleet._targets
+            while worker.breaker.state != "open":
+                worker.breaker.failure()
+            for asked in (request(), replace(request(), speculation=PLAIN)):
+                assert tokens(await collect(fleet, asked)) == expected()
+            assert worker.breaker.state == "closed", "it has shown that it is well"
+
+    asyncio.run(main())
+
+
+def test_a_target_with_an_open_breaker_is_left_alone_while_there_is_another() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        async with fleet_over(targets, []) as fleet:
+            first, _ = fleet._targets
+            while first.breaker.state != "open":
+                first.breaker.failure()
+            assert tokens(await collect(fleet, request())) == expected()
+            assert targets[0].calls == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("speculative", [False, True])
+def test_a_frozen_target_is_left_as_soon_as_it_is_found_down(speculative: bool) -> None:
+    """It keeps its connections and says nothing; the call itself would be waited for 60 seconds."""
+
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        draft = FakeWorker("draft")
+
+        async def freeze() -> None:
+            targets[0].loaded = False  # what the next look finds
+            await hang()
+
+        targets[0].faults.append(freeze)
+        asked = request() if speculative else replace(request(), speculation=PLAIN)
+        async with fleet_over(targets, [draft]) as fleet:
+            async with asyncio.timeout(10):
+                assert tokens(await collect(fleet, asked)) == expected()
+            assert targets[1].calls
+
+    asyncio.run(main())
+
+
+def test_the_only_target_is_waited_for_though_it_is_found_down() -> None:
+    """It may merely be busy: to begin anew would cost what it has done."""
+
+    async def main() -> None:
+        target = FakeWorker("target")
+        found_down = asyncio.Event()
+
+        async def slow() -> None:
+            target.loaded = False
+            await found_down.wait()
+
+        target.faults.append(slow)
+        async with fleet_over([target], []) as fleet:
+            (worker,) = fleet._targets
+            running = asyncio.create_task(collect(fleet, replace(request(), speculation=PLAIN)))
+            await until(lambda: worker.state == "down")
+            target.loaded = True
+            found_down.set()
+            assert tokens(await running) == expected()
+            assert len(target.calls) == 1
+
+    asyncio.run(main())
+
+
+def test_a_lost_delete_is_repeated() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        target.delete_faults.extend([error(503, "not_ready"), error(500, "oops")])
+        async with fleet_over([target], []) as fleet:
+            await collect(fleet, request())
+            await until(lambda: not target.sessions)
+            assert not target.delete_faults
+
+    asyncio.run(main())
+
+
+def test_one_cut_connection_does_not_move_other_streams() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        going_on = asyncio.Event()
+        targets[0].faults.append(going_on.wait)
+        async with fleet_over(targets, [], probe_interval_seconds=60.0) as fleet:
+            first, _ = fleet._targets
+            running = asyncio.create_task(collect(fleet, replace(request(), speculation=PLAIN)))
+            await until(lambda: targets[0].calls)
+            with pytest.raises(Unreachable), first.judged():
+                raise Unreachable("cut", "a connection of another stream")
+            await until(lambda: first.state == "ready")
+            going_on.set()
+            assert tokens(await running) == expected()
+            assert (len(targets[0].calls), len(targets[1].calls)) == (1, 0)
+
+    asyncio.run(main())
