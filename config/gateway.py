@@ -45,6 +45,14 @@ class GatewayConfig(BaseModel):
     )
     cors_origins: list[str] = Field(default=[], max_length=64, description="browser origins allowed to call; none: off")
 
+    # What the model's text is read for.
+    tool_call_parser: Literal["auto", "none", "hermes", "llama3_json", "mistral"] = Field(
+        default="auto", description="how the model writes tool calls; auto: as its chat template says, or its name"
+    )
+    reasoning_parser: Literal["auto", "none", "think", "seed", "magistral"] = Field(
+        default="auto", description="the tags that the model thinks between; auto: those of its chat template"
+    )
+
     # Speculation where a request does not say.
     draft_model: str | None = Field(default=None, description="default drafter; none: the draft worker's own")
     draft_tokens: int = Field(default=5, ge=1, le=32, description="default γ: draft tokens a round")

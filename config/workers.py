@@ -91,6 +91,11 @@ class DraftWorkerConfig(WorkerConfig):
     )
     lookup_min_ngram: int = Field(default=2, ge=1, le=64, description="shortest suffix that lookup looks for")
     lookup_max_ngram: int = Field(default=8, ge=1, le=64, description="longest suffix that lookup looks for")
+    grammar_model: str | None = Field(
+        default=None,
+        min_length=1,
+        description="the target's model, whose tokenizer lets lookup draft what a grammar forces; none: it does not",
+    )
     prediction_window: int = Field(
         default=64, ge=1, le=4_096, description="how far ahead in a prediction text is looked for after a mismatch"
     )

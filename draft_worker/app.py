@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from fastapi import FastAPI, Request, Response
 
 from config.workers import LOOKUP_DRAFTER, DraftWorkerConfig
+from draft_worker.drafters.forced import ForcedDrafter, load_vocabulary
 from draft_worker.engine import DraftEngine
 from draft_worker.metrics import DraftMetrics
 from draft_worker.service import DraftService
@@ -41,7 +43,7 @@ def create_app(
             engine = load(progress)
         elif config.model != LOOKUP_DRAFTER:
             engine = _load_torch(config, metrics, progress)
-        service = DraftService(engine, config, metrics)
+        service = DraftService(engine, config, metrics, _forced_drafter(config) if engine is None else None)
         gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
         if engine is not None:
             gauges += engine.gauges()
@@ -78,6 +80,10 @@ def create_app(
     shell.get("/v1/tokenizer", TokenizerInfo, tokenizer, also=(404,))
     add_common_routes(shell, lifecycle, metrics)
     return shell.app
+
+
+def _forced_drafter(config: DraftWorkerConfig) -> ForcedDrafter | None:
+    return ForcedDrafter(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
 
 
 def _load_torch(config: DraftWorkerConfig, metrics: DraftMetrics, progress: Callable[[str], None]) -> DraftEngine:

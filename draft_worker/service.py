@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from config.workers import LOOKUP_DRAFTER, DraftWorkerConfig
 from draft_worker.checks import check_draft
+from draft_worker.drafters.forced import ForcedDrafter
 from draft_worker.drafters.lookup import LookupIndex
 from draft_worker.drafters.prediction import PredictionDrafter
 from draft_worker.engine import Draft, DraftEngine
@@ -40,12 +41,19 @@ class DraftState:
 class DraftService:
     """Serves calls on sessions. One for each app, once its engine, if it has one, is loaded."""
 
-    def __init__(self, engine: DraftEngine | None, config: DraftWorkerConfig, metrics: DraftMetrics) -> None:
-        """Without an engine only lookup and predictions draft."""
+    def __init__(
+        self,
+        engine: DraftEngine | None,
+        config: DraftWorkerConfig,
+        metrics: DraftMetrics,
+        forced: ForcedDrafter | None = None,
+    ) -> None:
+        """Without an engine only lookup and predictions draft, and `forced`, where it is given."""
         self.engine = engine
         self.info = engine.info if engine is not None else _lookup_info(config)
         self._config = config
         self._metrics = metrics
+        self._forced = forced
         self.sessions: SessionTable[DraftState] = SessionTable(
             lambda: DraftState(LookupIndex(config.lookup_min_ngram, config.lookup_max_ngram)),
             self._on_drop,
@@ -87,6 +95,8 @@ class DraftService:
         """Let running work end, then stop the engine."""
         began = time.monotonic()
         await self.sessions.close(patience)
+        if self._forced is not None:
+            self._forced.close()
         if self.engine is not None:
             await asyncio.to_thread(self.engine.close, max(0.0, patience - (time.monotonic() - began)))
 
@@ -101,21 +111,38 @@ class DraftService:
         if request.prediction is not None:
             state.prediction = PredictionDrafter(request.prediction.token_ids, self._config.prediction_window)
         tokens = min(request.draft_tokens, request.max_tokens, self.info.context_length - len(ids))
+        owner = session.serial if session.key is not None else None
+        if self._forced is not None and not tokens:
+            await self._forced.read(request, owner, deadline)
         if state.prediction is not None and tokens:
             prompt = request.num_prompt_tokens
             predicted = state.prediction.draft(ids[prompt:], unchanged - prompt, tokens)
-            if predicted:
-                return "prediction", _copied([predicted], request, unchanged, began)
+            if drafts := self._permitted(request, ids, owner, [predicted]):
+                return "prediction", _copied(drafts, request, unchanged, began)
+        if self._forced is not None and (forced := self._forced.draft(request, ids, owner, tokens)):
+            return "grammar", _copied([forced], request, unchanged, began)
         if self.engine is None or request.draft_model == LOOKUP_DRAFTER:
             state.index.extend(ids)
             found = state.index.continuations(ids, tokens, request.num_candidates)
-            return "lookup", _copied(found, request, unchanged, began)
-        owner = session.serial if session.key is not None else None
+            return "lookup", _copied(self._permitted(request, ids, owner, found), request, unchanged, began)
         return "model", await self.engine.draft(request, ids, owner, deadline)
+
+    def _permitted(
+        self, request: DraftRequest, ids: list[int], owner: int | None, drafts: list[list[int]]
+    ) -> list[list[int]]:
+        """The drafts up to what the grammar refuses, where that can be told; those of which something is left.
+
+        Under `probabilistic` nothing is cut because of the token that stands there: it would bias the text.
+        """
+        if self._forced is not None and not request.want_q:
+            drafts = [self._forced.permitted(request, ids, owner, draft) for draft in drafts]
+        return [draft for draft in drafts if draft]
 
     def _on_drop(self, session: Session[DraftState]) -> None:
         if self.engine is not None:
             self.engine.disown(session.serial)
+        if self._forced is not None:
+            self._forced.disown(session.serial)
 
 
 def _copied(drafts: list[list[int]], request: DraftRequest, unchanged: int, began: float) -> Draft:

@@ -45,10 +45,12 @@ class TorchDrafter:
         self._q_top_k = q_top_k
 
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
-        job = draft_job(request, ids, owner, self._engine.limits, self._q_top_k)
+        grammar = await self._engine.grammars.state(request.grammar, owner, deadline)
+        job = draft_job(request, ids, owner, self._engine.limits, self._q_top_k, grammar)
         return await self._engine.loop.run(job, deadline)
 
     def disown(self, owner: int) -> None:
+        self._engine.grammars.disown(owner)
         self._engine.loop.disown(owner)
 
     def gauges(self) -> Sequence[Reading]:
@@ -59,3 +61,4 @@ class TorchDrafter:
 
     def close(self, patience: float) -> None:
         self._engine.loop.shutdown(patience)
+        self._engine.grammars.close()

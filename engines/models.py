@@ -12,7 +12,8 @@ from engines.errors import ModelError
 from engines.gguf import converted
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-_HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_HUB_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
+_WEIGHT_FILES = ["*.safetensors"]
 _PICKLE_FILES = ["*.bin", "*.pt", "*.pth"]
 
 
@@ -25,12 +26,16 @@ class ModelFiles:
 
 
 def resolve_model(
-    name: str, *, allow_pickle_weights: bool = False, progress: Callable[[str], None] = lambda message: None
+    name: str,
+    *,
+    allow_pickle_weights: bool = False,
+    with_weights: bool = True,
+    progress: Callable[[str], None] = lambda message: None,
 ) -> ModelFiles:
     """Find a model by the bundled name, a folder, a GGUF file, or a Hugging Face id, fetching it where it is not here.
 
     Weights must be safetensors or GGUF: files pickled by torch can run code when loaded, so they need
-    `allow_pickle_weights`.
+    `allow_pickle_weights`. Without `with_weights` none are fetched from the hub.
 
     Raises:
         ModelError: where there is no such model, or it may not be loaded.
@@ -46,7 +51,10 @@ def resolve_model(
         return ModelFiles(path.resolve().name, _model_folder(path.resolve(), allow_pickle_weights, progress))
     if name.startswith((".", "/", "~")) or path.suffix == ".gguf" or not _HUB_ID.fullmatch(name):
         raise ModelError(f"{name}: no such file or folder")
-    return ModelFiles(name, _check_weights(_hub_folder(name, allow_pickle_weights, progress), allow_pickle_weights))
+    if not with_weights:
+        return ModelFiles(name, _hub_folder(name, _HUB_FILES, progress))
+    patterns = [*_HUB_FILES, *_WEIGHT_FILES, *(_PICKLE_FILES if allow_pickle_weights else [])]
+    return ModelFiles(name, _check_weights(_hub_folder(name, patterns, progress), allow_pickle_weights))
 
 
 def weight_files(folder: Path, allow_pickle_weights: bool = False) -> list[Path]:
@@ -79,11 +87,10 @@ def _check_weights(folder: Path, allow_pickle_weights: bool) -> Path:
     raise ModelError(f"{folder} has no safetensors weights")
 
 
-def _hub_folder(name: str, allow_pickle_weights: bool, progress: Callable[[str], None]) -> Path:
+def _hub_folder(name: str, patterns: list[str], progress: Callable[[str], None]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    patterns = [*_HUB_FILES, *(_PICKLE_FILES if allow_pickle_weights else [])]
     progress(f"fetching {name} from the Hugging Face hub, where it is not cached")
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))

@@ -23,7 +23,7 @@ SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-
 Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
 STRATEGIES: tuple[Strategy, ...] = ("deterministic", "probabilistic", "threshold", "greedy")
 GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
-Source = Literal["model", "lookup", "prediction", "cache"]
+Source = Literal["model", "lookup", "prediction", "grammar", "cache"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -79,6 +79,17 @@ class Grammar(Message):
     type: GrammarType
     value: str = Field(max_length=1_048_576)
     start: int = Field(ge=0)
+
+
+class GrammarCheckRequest(Message):
+    """`POST /v1/grammar/check` on a target: can this be honoured? (`start` plays no part.) No: a 400 says why."""
+
+    protocol: Literal[1] = 1
+    grammar: Grammar
+
+
+class GrammarCheckResponse(Reply):
+    ok: Literal[True] = True
 
 
 class TraceContext(Message):

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from prometheus_client.registry import Collector
 
-from protocol.messages import Capabilities, ModelInfo, TokenizerInfo
+from protocol.messages import Capabilities, Grammar, ModelInfo, TokenizerInfo
 from server.rounds import GenerationRequest, Round
 
 
@@ -51,6 +51,10 @@ class Backend(Protocol):
 
         An async generator: `aclose` stops generation within a round.
         """
+        ...
+
+    async def grammar_fault(self, grammar: Grammar) -> str | None:
+        """Why the target cannot honour a grammar, in words; None where it can, or where none could be asked."""
         ...
 
     def model(self) -> ServedModel:

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from prometheus_client.registry import Collector
 
 from config.gateway import GatewayConfig
-from protocol.messages import Capabilities, ModelInfo
+from protocol.messages import Capabilities, Grammar, ModelInfo
 from server.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
 from server.backend import DrafterState, ServedModel
 from server.errors import InvalidRequest, NotReady
@@ -23,6 +23,7 @@ from server.workers.budget import RetryBudget
 from server.workers.client import WorkerClient
 from server.workers.context import RequestContext
 from server.workers.drafts import DraftSide
+from server.workers.grammars import GrammarChecks
 from server.workers.metrics import WorkerMetrics
 from server.workers.pool import Pool
 from server.workers.targets import Patience, TargetSide
@@ -50,6 +51,7 @@ class Fleet:
         self._admission = Admission(self._targets, self._drafters, self._metrics, config.probe_interval_seconds)
         self._patience = Patience(call=config.verify_timeout_seconds, mid_stream=config.recovery_timeout_seconds)
         self._budget = RetryBudget()
+        self._grammars = GrammarChecks()
         self._requests = BackgroundTasks()
         self._watches: list[asyncio.Task[None]] = []
         self._pairs: dict[tuple[str, str, bool], PairState] = {}
@@ -94,6 +96,10 @@ class Fleet:
         if self._served is None:
             raise NotReady(f"no target worker has been reached yet: {self.ready()[1]}")
         return self._served
+
+    async def grammar_fault(self, grammar: Grammar) -> str | None:
+        worker = self._admission.reference()
+        return await self._grammars.fault(grammar, worker) if worker is not None else None
 
     async def rounds(self, request: GenerationRequest) -> AsyncIterator[Round]:
         drafters = self._drafters_for(request.speculation)

@@ -75,6 +75,8 @@ def settings_for_up(given: Mapping[str, Any], file: Path | None) -> UpSettings:
     if "threads" not in draft.origins:
         is_lookup = flags["draft"]["model"] == LOOKUP
         flags["draft"]["threads"] = "1" if is_lookup else str(max(1, available_cores() // 2))
+    if flags["draft"]["model"] == LOOKUP and "grammar_model" not in draft.origins:
+        flags["draft"]["grammar_model"] = target.model
     draft_settings = load_role("draft", DraftSettings).settings
 
     flags["serve"]["target_urls"] = service_url(target.host, target.port)

@@ -13,6 +13,8 @@ from protocol.errors import EngineFailure, WireError
 from protocol.messages import (
     BatchError,
     GenerateRequest,
+    GrammarCheckRequest,
+    GrammarCheckResponse,
     TokenizerInfo,
     VerifyBatchItem,
     VerifyBatchRequest,
@@ -68,6 +70,9 @@ def create_app(
             )
         )
 
+    async def check_grammar(request: GrammarCheckRequest) -> GrammarCheckResponse:
+        return await lifecycle.get().check_grammar(request)
+
     async def generate(request: Request) -> Response:
         message = parse(GenerateRequest, await shell.read_body(request))
         rounds = lifecycle.get().generate(message)
@@ -78,6 +83,7 @@ def create_app(
     shell.post("/v1/verify", VerifyRequest, VerifyResponse, verify)
     shell.route("/v1/verify/batch", VerifyBatchRequest, VerifyBatchResponse, verify_batch)
     shell.route("/v1/generate", GenerateRequest, VerifyResponse, generate, "application/x-ndjson")
+    shell.post("/v1/grammar/check", GrammarCheckRequest, GrammarCheckResponse, check_grammar)
     shell.get("/v1/tokenizer", TokenizerInfo, lambda: lifecycle.get().engine.tokenizer)
     add_common_routes(shell, lifecycle, metrics)
     return shell.app

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from engines.channel import Channel
-from protocol.messages import GenerateRequest, ModelInfo, TokenizerInfo, VerifyRequest, VerifyResponse
+from protocol.messages import GenerateRequest, Grammar, ModelInfo, TokenizerInfo, VerifyRequest, VerifyResponse
 from worker.metrics import Reading
 
 
@@ -24,6 +24,10 @@ class TargetEngine(Protocol):
         self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float
     ) -> VerifyResponse:
         """One round. `deadline` is on time.monotonic's clock. Raises WireError."""
+        ...
+
+    async def check_grammar(self, grammar: Grammar) -> None:
+        """Raises BadRequest with the reason where this grammar of a supported type can't be honoured; QueueFull."""
         ...
 
     def rounds(self) -> Channel[VerifyResponse]:

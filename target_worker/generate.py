@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from engines.channel import Channel
 from engines.torch.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Seat, Steps, Wait
@@ -9,6 +11,9 @@ from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.logprobs import reported_logprobs
 from target_worker.strategies.verdicts import cut_after_stop
 from target_worker.verify import timings
+
+if TYPE_CHECKING:
+    from engines.grammar.state import GrammarState
 
 
 def generate_job(
@@ -19,6 +24,7 @@ def generate_job(
     rounds: Channel[VerifyResponse],
     emitted: list[int],
     stall_seconds: float,
+    grammar: GrammarState | None = None,
 ) -> Job[None]:
     """The job that puts a checked request's rounds into `rounds` and their tokens into `emitted`, which is empty.
 
@@ -26,12 +32,14 @@ def generate_job(
     """
 
     def steps(seat: Seat) -> Steps[None]:
-        drawing = Drawing(request, ids, limits)
+        drawing = Drawing(request, ids, limits, grammar)
         feed = ids[seat.length :]
         while True:
             if not rounds.has_room():
                 yield Wait(rounds.has_room, stall_seconds)
-            passed = yield Feed(feed, len(feed) - 1, rows=[drawing.row(emitted)], divisible=len(feed) - 1)
+            next_place = drawing.after([emitted])
+            root = len(feed) - 1
+            passed = yield Feed(feed, root, rows=next_place.rows, allowed=next_place.allowed, divisible=root)
             assert passed is not None
             token = passed.drawn.tokens[0]
             cut = cut_after_stop([token], 0, drawing.stops, drawing.room - len(emitted))

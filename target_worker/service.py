@@ -8,10 +8,18 @@ from collections.abc import AsyncGenerator
 
 from config.workers import TargetWorkerConfig
 from protocol.errors import DeadlineExceeded, EngineFailure, WireError
-from protocol.messages import GenerateRequest, ModelInfo, VerifyRequest, VerifyResponse
+from protocol.messages import (
+    GenerateRequest,
+    GrammarCheckRequest,
+    GrammarCheckResponse,
+    ModelInfo,
+    VerifyRequest,
+    VerifyResponse,
+)
 from target_worker.checks import check_generate, check_verify
 from target_worker.engine import TargetEngine
 from target_worker.metrics import TargetMetrics
+from worker.checks import check_grammar_type
 from worker.sessions import Call, Session, SessionTable
 
 
@@ -44,6 +52,12 @@ class TargetService:
         call = await self.sessions.start(request, work)
         response: VerifyResponse = await self.sessions.result(call)
         return response
+
+    async def check_grammar(self, request: GrammarCheckRequest) -> GrammarCheckResponse:
+        """Whether the grammar can be honoured. Raises WireError: no, because."""
+        check_grammar_type(request.grammar, self.engine.info)
+        await self.engine.check_grammar(request.grammar)
+        return GrammarCheckResponse()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[VerifyResponse, None]:
         """Rounds of plain decoding. `deadline_ms` is the longest wait for each of them. Raises WireError.

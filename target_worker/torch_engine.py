@@ -13,6 +13,7 @@ from protocol.messages import (
     MAX_LOGPROBS,
     Capabilities,
     GenerateRequest,
+    Grammar,
     Sampling,
     VerifyRequest,
     VerifyResponse,
@@ -57,6 +58,7 @@ class TorchTarget:
         self.tokenizer = engine.tokenizer
         self._engine = engine
         self._loop = engine.loop
+        self._grammars = engine.grammars
         self._limits = engine.limits
         self._stall_seconds = stall_seconds
         self._log_decisions = log_decisions
@@ -64,7 +66,12 @@ class TorchTarget:
     async def verify(
         self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float
     ) -> VerifyResponse:
-        return await self._loop.run(verify_job(request, ids, owner, self._limits, self._log_decisions), deadline)
+        grammar = await self._grammars.state(request.grammar, owner, deadline)
+        job = verify_job(request, ids, owner, self._limits, self._log_decisions, grammar)
+        return await self._loop.run(job, deadline)
+
+    async def check_grammar(self, grammar: Grammar) -> None:
+        await self._grammars.compile(grammar)
 
     def rounds(self) -> Channel[VerifyResponse]:
         return Channel(_UNREAD_ROUNDS, self._loop.wake)
@@ -77,10 +84,12 @@ class TorchTarget:
         rounds: Channel[VerifyResponse],
         emitted: list[int],
     ) -> None:
-        job = generate_job(request, ids, owner, self._limits, rounds, emitted, self._stall_seconds)
+        grammar = await self._grammars.state(request.grammar, owner)
+        job = generate_job(request, ids, owner, self._limits, rounds, emitted, self._stall_seconds, grammar)
         await self._loop.run(job, float("inf"))
 
     def disown(self, owner: int) -> None:
+        self._grammars.disown(owner)
         self._loop.disown(owner)
 
     def gauges(self) -> Sequence[Reading]:
@@ -91,3 +100,4 @@ class TorchTarget:
 
     def close(self, patience: float) -> None:
         self._loop.shutdown(patience)
+        self._grammars.close()

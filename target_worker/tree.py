@@ -21,14 +21,6 @@ class CandidateTree:
     def is_chain(self) -> bool:
         return all(parent == node - 1 for node, parent in enumerate(self.parents))
 
-    def prefix(self, node: int) -> list[int]:
-        """The tokens from the context's end to `node`, itself included."""
-        tokens = []
-        while node >= 0:
-            tokens.append(self.token_ids[node])
-            node = self.parents[node]
-        return tokens[::-1]
-
 
 def merge(candidates: Sequence[Sequence[int]]) -> CandidateTree:
     """One node for every distinct prefix among the candidates."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,21 +19,30 @@ from target_worker.strategies.probabilistic import pad_q
 from target_worker.strategies.verdicts import Verdict, cut_after_stop, decisions, verdicts
 from target_worker.tree import merge
 
+if TYPE_CHECKING:
+    from engines.grammar.state import GrammarState
+
+
 logger = logging.getLogger(__name__)
 
 
 def verify_job(
-    request: VerifyRequest, ids: list[int], owner: int | None, limits: Limits, log_all: bool
+    request: VerifyRequest,
+    ids: list[int],
+    owner: int | None,
+    limits: Limits,
+    log_all: bool,
+    grammar: GrammarState | None = None,
 ) -> Job[VerifyResponse]:
     """The job that answers a checked request, whose whole context is `ids`. `log_all`: log decisions unasked."""
-    verification = _Verification(request, ids, limits, log_all)
+    verification = _Verification(request, Drawing(request, ids, limits, grammar), log_all)
     return Job(ids, request.cache_salt, owner, len(ids) - 1, verification.steps)
 
 
 class _Verification:
-    def __init__(self, request: VerifyRequest, ids: list[int], limits: Limits, log_all: bool) -> None:
+    def __init__(self, request: VerifyRequest, drawing: Drawing, log_all: bool) -> None:
         self._request = request
-        self._drawing = Drawing(request, ids, limits)
+        self._drawing = drawing
         self._strategy = STRATEGIES[request.strategy]
         self._log = log_all or request.log_decisions
         # No more is drafted than may be emitted.
@@ -46,11 +56,11 @@ class _Verification:
         parents = None
         if not tree.is_chain:
             parents = [*range(-1, root), *(root + 1 + parent for parent in tree.parents)]
-        rows = [drawing.row(), *(drawing.row(tree.prefix(node)) for node in range(len(tree.token_ids)))]
-        passed = yield Feed([*tail, *tree.token_ids], root, parents, rows, divisible=root)
+        places = drawing.along(tree.token_ids, tree.parents)
+        passed = yield Feed([*tail, *tree.token_ids], root, parents, places.rows, places.allowed, divisible=root)
         assert passed is not None
         began = time.perf_counter()
-        verdict = self._judge(passed, rows)
+        verdict = self._judge(passed, places.rows)
         cut = cut_after_stop(verdict.token_ids, verdict.num_accepted, drawing.stops, drawing.room)
         path = tree.paths[verdict.candidate]
         if parents is not None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from protocol.errors import BadRequest, ContextTooLong, Unsupported
-from protocol.messages import ModelInfo, SequenceRequest
+from protocol.messages import Grammar, ModelInfo, SequenceRequest
 
 
 def check_sequence(request: SequenceRequest, info: ModelInfo) -> None:
     """Raises BadRequest, ContextTooLong or Unsupported, naming the field, for what the model cannot be asked."""
-    if request.grammar is not None and request.grammar.type not in info.capabilities.grammar_types:
-        raise Unsupported(f"grammar type {request.grammar.type} is not supported", "grammar.type")
     length = request.context.start + len(request.context.token_ids)
+    if request.grammar is not None:
+        check_grammar_type(request.grammar, info)
+        if request.grammar.start > length:
+            raise BadRequest(f"lies beyond the context, which has {length} tokens", "grammar.start")
     if length >= info.context_length:
         raise ContextTooLong(f"{length} tokens leave no room in a context of {info.context_length}", "context")
     if info.vocabulary is not None:
         check_ids(request.context.token_ids, info.vocabulary.logits_size, "context.token_ids")
+
+
+def check_grammar_type(grammar: Grammar, info: ModelInfo) -> None:
+    """Raises Unsupported."""
+    if grammar.type not in info.capabilities.grammar_types:
+        raise Unsupported(f"grammar type {grammar.type} is not supported", "grammar.type")
 
 
 def check_ids(token_ids: list[int], vocabulary: int, field: str) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from draft_worker.engine import Draft
 from engines.torch.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Passed, Seat, Steps
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
+
+if TYPE_CHECKING:
+    from engines.grammar.state import GrammarState
 
 _NONE = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.0)
 
@@ -27,9 +31,16 @@ class _Branch:
     done: bool = False
 
 
-def draft_job(request: DraftRequest, ids: list[int], owner: int | None, limits: Limits, q_top_k: int) -> Job[Draft]:
+def draft_job(
+    request: DraftRequest,
+    ids: list[int],
+    owner: int | None,
+    limits: Limits,
+    q_top_k: int,
+    grammar: GrammarState | None = None,
+) -> Job[Draft]:
     """The job that drafts for a checked request, whose whole context is `ids`. With draft_tokens 0 it only reads it."""
-    drafting = _Drafting(request, ids, limits, q_top_k)
+    drafting = _Drafting(request, Drawing(request, ids, limits, grammar), q_top_k)
     usable = len(ids) if request.draft_tokens == 0 else len(ids) - 1
     return Job(ids, request.cache_salt, owner, usable, drafting.steps)
 
@@ -45,9 +56,9 @@ class _Chain:
 
 
 class _Drafting:
-    def __init__(self, request: DraftRequest, ids: list[int], limits: Limits, q_top_k: int) -> None:
+    def __init__(self, request: DraftRequest, drawing: Drawing, q_top_k: int) -> None:
         self._request = request
-        self._drawing = Drawing(request, ids, limits)
+        self._drawing = drawing
         self._depth = min(request.draft_tokens, self._drawing.room)
         self._q_top_k = q_top_k
         self._timings = _NONE
@@ -73,12 +84,14 @@ class _Drafting:
         chain = _Chain()
         feed = self._drawing.ids[seat.length :]
         while len(chain.tokens) < self._depth:
+            next_place = self._drawing.after([chain.tokens])
             passed = self._count(
                 (
                     yield Feed(
                         feed,
                         len(feed) - 1,
-                        rows=[self._drawing.row(chain.tokens)],
+                        rows=next_place.rows,
+                        allowed=next_place.allowed,
                         divisible=len(feed) - 1,
                         top2=self._request.num_candidates > 1,
                         truncate=self._q_top_k if self._request.want_q else None,
@@ -125,12 +138,12 @@ class _Drafting:
                 tips.append(parent)
             logits_from = len(token_ids)
             token_ids += [branch.tokens[-1] for branch in growing]
-            rows = [
-                self._drawing.row(chain.tokens[: branch.at] + branch.tokens, self._branch_sampling)
-                for branch in growing
-            ]
+            places = self._drawing.after(
+                [chain.tokens[: branch.at] + branch.tokens for branch in growing], self._branch_sampling
+            )
+            start = self._drawing.length + first
             passed = self._count(
-                (yield Feed(token_ids, logits_from, parents + tips, rows, start=self._drawing.length + first))
+                (yield Feed(token_ids, logits_from, parents + tips, places.rows, places.allowed, start=start))
             )
             for branch, token_id in zip(growing, passed.drawn.tokens, strict=True):
                 branch.tokens.append(token_id)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 
@@ -21,6 +23,16 @@ def permits(row: Tensor, token_id: int) -> bool:
     """Whether one packed row, int32 [⌈V / 32⌉], permits a token. Ids outside the vocabulary are not permitted."""
     word = token_id >> 5
     return 0 <= word < row.shape[0] and bool((int(row[word]) >> (token_id & 31)) & 1)
+
+
+def permits_other_than(row: Tensor, token_ids: Collection[int]) -> bool:
+    """Whether one packed row permits any token beside these."""
+    rest = row.clone()
+    for token_id in token_ids:
+        if token_id >> 5 < len(rest):
+            bit = 1 << (token_id & 31)
+            rest[token_id >> 5] &= ~(bit - 2**32 if bit == 2**31 else bit)
+    return bool(rest.any())
 
 
 def only_permitted(row: Tensor) -> int | None:

@@ -13,14 +13,11 @@ import torch
 import xgrammar
 from torch import Tensor
 
-from engines.grammar.errors import GrammarError
+from engines.grammar.errors import GrammarError, reason
 from engines.grammar.sources import builder
 from engines.grammar.vocabulary import token_bytes, vocabulary
 from protocol.messages import Grammar, GrammarType
 
-GRAMMAR_TYPES: tuple[GrammarType, ...] = (
-    "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag",
-)  # fmt: skip
 # The control characters that a grammar's tokens may hold (vocabulary.vocabulary): none inside of JSON, whose layout is
 # fixed; line ends beside the JSON of a structural tag.
 CONTROL: dict[GrammarType, bytes] = {
@@ -87,6 +84,14 @@ class GrammarCompiler:
         """Raises UnsupportedTokenizer (vocabulary.token_bytes)."""
         return cls(token_bytes(tokenizer_json, logits_size), stop_token_ids)
 
+    def known(self, grammar: Grammar) -> CompiledGrammar | None:
+        """What was compiled before and is still held; never blocks for long."""
+        key = (grammar.type, grammar.value)
+        with self._lock:
+            if key in self._compiled:
+                self._compiled.move_to_end(key)
+            return self._compiled.get(key)
+
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Blocks for at most the time limit. Raises GrammarError."""
         key = (grammar.type, grammar.value)
@@ -132,7 +137,7 @@ class GrammarCompiler:
         except TimeoutError:
             raise GrammarError(f"the grammar takes longer than {self._time_limit:g} s to compile") from None
         except (RuntimeError, ValueError, TypeError, RecursionError) as error:
-            raise GrammarError(_reason(error)) from error
+            raise GrammarError(reason(error)) from error
 
     def _package(self, grammar: xgrammar.CompiledGrammar) -> CompiledGrammar:
         if grammar.memory_size_bytes > self._cache_bytes:
@@ -156,12 +161,3 @@ class GrammarCompiler:
 
 class _Overloaded(GrammarError):
     """Says nothing about the grammar, and is therefore not remembered against it."""
-
-
-def _reason(error: BaseException) -> str:
-    """xgrammar's own words without the place in its source that it puts before them."""
-    text = str(error).strip().split("\n")[0]
-    _, separator, tail = text.partition(".cc:")
-    if separator and ": " in tail:
-        text = tail.partition(": ")[2]
-    return text[:500] or "the grammar cannot be compiled"

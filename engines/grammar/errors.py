@@ -12,3 +12,12 @@ class GrammarError(BadRequest):
 
     def __init__(self, message: str, field: str = "grammar.value") -> None:
         super().__init__(message, field)
+
+
+def reason(error: BaseException) -> str:
+    """xgrammar's own words without the place in its source that it puts before them."""
+    text = str(error).strip().split("\n")[0]
+    _, separator, tail = text.partition(".cc:")
+    if separator and ": " in tail:
+        text = tail.partition(": ")[2]
+    return text[:500] or "the grammar cannot be compiled"

@@ -8,7 +8,7 @@ from typing import Any
 
 import xgrammar
 
-from engines.grammar.errors import GrammarError
+from engines.grammar.errors import GrammarError, reason
 from engines.grammar.limits import check_repetition
 from engines.grammar.schema import enforceable
 from protocol.messages import Grammar
@@ -99,8 +99,18 @@ def _literal(text: str) -> str:
     return '"' + "".join(f"\\U{ord(c):08x}" if c in '"\\' or not c.isprintable() else c for c in text) + '"'
 
 
+def _schema_ebnf(schema: Any) -> str:
+    try:
+        return str(xgrammar.Grammar.from_json_schema(_dump(schema), any_whitespace=False))
+    except RuntimeError as error:
+        raise GrammarError(reason(error)) from None
+
+
 def _structural_tag(tag: Any) -> str:
-    """Every JSON schema inside goes through the same check as one that stands alone."""
+    """Every JSON schema inside goes through the same check as one that stands alone, and has the same fixed layout.
+
+    xgrammar's own `json_schema` format allows any whitespace, which a model can lose itself in.
+    """
     if not isinstance(tag, dict):
         raise GrammarError("a structural tag must be an object")
 
@@ -110,7 +120,9 @@ def _structural_tag(tag: Any) -> str:
         if not isinstance(node, dict):
             return node
         if node.get("type") == "json_schema" and "json_schema" in node:
-            return {**node, "json_schema": enforceable(node["json_schema"])}
+            if set(node) - {"type", "json_schema"}:
+                raise GrammarError("a json_schema inside of a structural tag takes no options")
+            return {"type": "grammar", "grammar": _schema_ebnf(enforceable(node["json_schema"]))}
         for kind, key in (("regex", "pattern"), ("grammar", "grammar")):
             if node.get("type") == kind and isinstance(node.get(key), str):
                 check_repetition(node[key], ebnf=kind == "grammar")

@@ -61,11 +61,10 @@ class GrammarState:
         Keeps the longest common prefix. Raises GrammarError at a token that the grammar does not permit; what comes
         before it stays accepted.
         """
-        common = 0
-        for ours, theirs in zip(self._tokens, token_ids, strict=False):
-            if ours != theirs:
-                break
-            common += 1
+        common = len(self._tokens)
+        if self._tokens != list(token_ids[:common]):
+            pairs = enumerate(zip(self._tokens, token_ids, strict=False))
+            common = next((i for i, (ours, theirs) in pairs if ours != theirs), min(common, len(token_ids)))
         self._rollback(len(self._tokens) - common)
         for index in range(common, len(token_ids)):
             if not self._accept(token_ids[index]):

@@ -27,7 +27,7 @@ def draw_batch(asked: Sequence[tuple[Tensor, Feed]]) -> list[Draws | EngineFailu
         rows = [row for i in left for row in asked[i][1].rows]
         logits = torch.cat([asked[i][0] for i in left]) if len(left) > 1 else asked[left[0]][0]
         try:
-            distribution = process(logits, rows)
+            distribution = process(logits, rows, _allowed([asked[i][1] for i in left], logits.device))
         except UnusableLogits as error:
             at_fault = set(error.rows)
             place = 0
@@ -64,7 +64,8 @@ def _draw(distribution: Distribution, logits: Tensor, feeds: Sequence[Feed]) -> 
             chosen, chosen_logits = distribution.rows(index), logits[index]
         if truncate is not None:
             chosen = chosen.truncate(truncate)
-        drawn = _top2(chosen, chosen_logits, rows) if top2 else Drawn(draw(chosen, rows).tolist())
+        permitted = _allowed([feeds[number] for number in numbers], logits.device) if top2 else None
+        drawn = _top2(chosen, chosen_logits, rows, permitted) if top2 else Drawn(draw(chosen, rows).tolist())
         place = 0
         for number in numbers:
             stop = place + len(feeds[number].rows)
@@ -82,14 +83,25 @@ def _part_of(distribution: Distribution, start: int, stop: int) -> Callable[[], 
     return lambda: distribution.rows(torch.arange(start, stop, device=distribution.device))
 
 
-def _top2(distribution: Distribution, logits: Tensor, rows: Sequence[SamplingRow]) -> Drawn:
+def _allowed(feeds: Sequence[Feed], device: torch.device) -> Tensor | None:
+    """What grammars permit, a row for each of the feeds': everything where there is none. None: nowhere is one."""
+    width = next((feed.allowed.shape[1] for feed in feeds if feed.allowed is not None), None)
+    if width is None:
+        return None
+    everything = torch.full((1, width), -1, dtype=torch.int32)
+    masks = [everything.expand(len(feed.rows), -1) if feed.allowed is None else feed.allowed for feed in feeds]
+    return torch.cat(masks).to(device)
+
+
+def _top2(distribution: Distribution, logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None) -> Drawn:
     best = draw_top2(distribution, rows)
     drawn = Drawn(best.first.tolist(), best.second.tolist(), best.gap.tolist())
     greedy = [i for i, row in enumerate(rows) if row.sampling.temperature < GREEDY_TEMPERATURE]
     if greedy:
         # A greedy distribution has one token; without noise the runner-up is that of the logits.
         likeliest = [_two_likeliest(rows[i]) for i in greedy]
-        two = process(logits[torch.tensor(greedy, device=logits.device)], likeliest).entries()
+        index = torch.tensor(greedy, device=logits.device)
+        two = process(logits[index], likeliest, allowed[index] if allowed is not None else None).entries()
         for i, (ids, logprobs) in zip(greedy, two, strict=True):
             if len(ids) > 1:
                 drawn.second[i], drawn.gaps[i] = ids[1], logprobs[0] - logprobs[1]

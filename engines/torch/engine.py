@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from engines.grammar.service import Grammars
 from engines.torch.drawing import Limits
 from engines.torch.loop import EngineLoop
 from protocol.messages import ModelInfo, TokenizerInfo
@@ -20,6 +21,7 @@ class TorchEngine:
     loop: EngineLoop
     info: ModelInfo
     tokenizer: TokenizerInfo
+    grammars: Grammars = field(default_factory=Grammars)
 
     @property
     def limits(self) -> Limits:

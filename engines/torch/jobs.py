@@ -31,15 +31,17 @@ class Feed:
     """Tokens to feed behind what the job's slot holds, as one chain or, with `parents`, as a tree (see Row).
 
     Logits are wanted for token_ids[logits_from:]. `rows` has one entry for each of them, to draw a token from it, or is
-    empty. With `truncate` tokens come from the likeliest K alone. The loop may feed the first `divisible` tokens, of a
-    tree a chain that ends in the parent of all the rest, over several passes; what follows goes into one. A tree that
-    is not to be committed may hang from `start`, short of what the slot holds; the slot forgets what it held from there on.
+    empty; `allowed` is what a grammar permits there, a bitmask int32 [rows, W]. With `truncate` tokens come from the
+    likeliest K alone. The loop may feed the first `divisible` tokens, of a tree a chain that ends in the parent of all
+    the rest, over several passes; what follows goes into one. A tree that is not to be committed may hang from `start`,
+    short of what the slot holds; the slot then forgets what it held from there on.
     """
 
     token_ids: list[int]
     logits_from: int
     parents: list[int] | None = None
     rows: Sequence[SamplingRow] = ()
+    allowed: Tensor | None = None
     divisible: int = 0
     start: int | None = None
     top2: bool = False

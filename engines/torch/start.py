@@ -10,6 +10,7 @@ import transformers
 
 from config.workers import WorkerConfig
 from engines.errors import ModelError
+from engines.grammar.service import Grammars
 from engines.models import ModelFiles, resolve_model
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.torch.engine import TorchEngine
@@ -57,6 +58,8 @@ def load_engine(
     told = tokenizer_info(
         files, tokenizer, stop_ids=stops, logits_size=runner.vocab_size, context_length=runner.slot_length
     )
+    progress(f"preparing grammars for {files.id}")
+    grammars = Grammars.of_tokenizer(told.tokenizer_json, runner.vocab_size, stops)
     cache = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
     loop = EngineLoop(runner, cache, config.max_queue, config.prefill_chunk_tokens, on_pass)
     info = ModelInfo(
@@ -71,11 +74,13 @@ def load_engine(
         context_length=runner.slot_length,
         max_sessions=runner.num_slots,
         fingerprint=runner_fingerprint(files, runner),
-        capabilities=capabilities.model_copy(update={"batch_invariant": runner.batch_invariant}),
+        capabilities=capabilities.model_copy(
+            update={"batch_invariant": runner.batch_invariant, "grammar_types": grammars.types}
+        ),
         step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
     )
     loop.start()
-    return TorchEngine(loop, info, told)
+    return TorchEngine(loop, info, told, grammars)
 
 
 def _slot_length(config: WorkerConfig, files: ModelFiles) -> int:

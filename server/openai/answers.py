@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from protocol.messages import Strategy
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class CompletionTokensDetails(BaseModel):
@@ -73,9 +73,22 @@ class ChatLogprobs(BaseModel):
     refusal: None = None
 
 
+class FunctionCalled(BaseModel):
+    name: str
+    arguments: str = Field(description="JSON, as the model wrote it")
+
+
+class ToolCalled(BaseModel):
+    id: str
+    type: Literal["function"] = "function"
+    function: FunctionCalled
+
+
 class ChatMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None = Field(description="null beside tool calls without any text")
+    reasoning_content: str | None = Field(default=None, description="of a model that thinks aloud: its thought")
+    tool_calls: list[ToolCalled] | None = None
     refusal: None = None
 
 
@@ -99,9 +112,25 @@ class ChatCompletion(BaseModel):
     tandem: Tandem
 
 
+class FunctionDelta(BaseModel):
+    name: str | None = None
+    arguments: str = ""
+
+
+class ToolCallDelta(BaseModel):
+    """The first of a call has its id, type and function.name; the others more of the arguments."""
+
+    index: int
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionDelta
+
+
 class ChatDelta(BaseModel):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallDelta] | None = None
 
 
 class ChatChunkChoice(BaseModel):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from server.backend import ServedModel
 from server.choice import Delta
-from server.errors import InvalidRequest, NotSupported
 from server.gateway import Gateway, gateway_of
-from server.openai import params
 from server.openai.answers import (
     ChatChoice,
     ChatChunkChoice,
@@ -21,15 +18,22 @@ from server.openai.answers import (
     ChatDelta,
     ChatLogprobs,
     ChatMessage,
+    FinishReason,
+    FunctionCalled,
+    FunctionDelta,
+    ToolCallDelta,
+    ToolCalled,
 )
 from server.openai.body import body_of
+from server.openai.chat_job import prepare
 from server.openai.chat_schema import ChatCompletionRequest
+from server.openai.constraints import check
 from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
-from server.openai.plan import Job, Plan, make_plan, served
-from server.openai.prompt import chat_prompt
+from server.openai.plan import Plan, make_plan, served
+from server.openai.reading import Event, Reading, Reasoning
 from server.openai.serve import answer
-from server.text.model import TextModel
+from server.tools.parser import ArgumentsDelta, CallStart, Content, collect
 
 router = APIRouter()
 
@@ -43,67 +47,25 @@ async def chat_completions(
     """Answers a conversation, whole or as server-sent events."""
     model = served(gateway, body.model)
     text = await gateway.texts.get(model.tokenizer)
-    _check_tools(body)
-    variables = _template_variables(body, text)
-    job = await gateway.texts.run(lambda: _job(gateway, body, model, text, variables))
-    traceparent = request.headers.get("traceparent")
-    plan = make_plan(gateway, body, kind="chatcmpl", model=model, text=text, jobs=[job], traceparent=traceparent)
-    return await answer(gateway, request, plan, ChatChunks, whole)
-
-
-def _check_tools(body: ChatCompletionRequest) -> None:
-    if body.tools and body.tool_choice != "none":
-        raise params.not_yet("tools", "this server does not read tool calls from the model's text")
-    if body.tool_choice not in (None, "none", "auto"):
-        raise InvalidRequest("'tool_choice' needs 'tools'", param="tool_choice")
-
-
-def _template_variables(body: ChatCompletionRequest, text: TextModel) -> dict[str, Any]:
-    variables: dict[str, Any] = dict(body.chat_template_kwargs or {})
-    if body.reasoning_effort is not None:
-        if text.template is None or not text.template.mentions("reasoning_effort"):
-            raise NotSupported("'reasoning_effort' is not supported by this model", param="reasoning_effort")
-        variables.setdefault("reasoning_effort", body.reasoning_effort)
-    return variables
-
-
-def _job(
-    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, text: TextModel, variables: dict[str, Any]
-) -> Job:
-    prompt = chat_prompt(
-        text,
-        body.messages,
-        gateway.config,
-        variables=variables,
-        add_generation_prompt=body.add_generation_prompt,
-        continue_final_message=bool(body.continue_final_message),
+    job, reading = await gateway.texts.run(lambda: prepare(gateway, body, model, text))
+    await check(gateway, job.constraint)
+    plan = make_plan(
+        gateway,
+        body,
+        kind="chatcmpl",
+        model=model,
+        text=text,
+        jobs=[job],
+        traceparent=request.headers.get("traceparent"),
+        keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
     )
-    if body.top_logprobs is not None and not body.logprobs:
-        raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
-    requested = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
-    return Job(
-        prompt=prompt,
-        max_tokens=params.output_tokens(
-            requested, gateway.config.default_max_tokens, len(prompt), model.target, gateway.config, "messages"
-        ),
-        logprobs=params.logprobs((body.top_logprobs or 0) if body.logprobs else None, model.target, "logprobs"),
-        grammar=params.grammar(body.response_format, body.structured_outputs, len(prompt), model.target),
-        prediction=_prediction(body, model, text),
-        # A continued message goes on from its own text: spaces at the seam are those of the whole.
-        prefix=prompt if body.continue_final_message else (),
+    return await answer(
+        gateway,
+        request,
+        plan,
+        lambda plan: ChatChunks(plan, reading),
+        lambda plan, deltas: whole(plan, reading, deltas),
     )
-
-
-def _prediction(body: ChatCompletionRequest, model: ServedModel, text: TextModel) -> list[int] | None:
-    """Ignored while no draft worker is up: it could change the speed alone."""
-    if body.prediction is None:
-        return None
-    drafter = model.drafter
-    if drafter.capabilities is not None and not drafter.capabilities.prediction:
-        raise params.not_yet("prediction", "the draft worker does not draft from predictions")
-    content = body.prediction.content
-    joined = content if isinstance(content, str) else "".join(part.text for part in content)
-    return text.tokenizer.encode(joined, add_special_tokens=False)
 
 
 def _logprobs(plan: Plan, deltas: list[Delta]) -> ChatLogprobs | None:
@@ -114,23 +76,13 @@ def _logprobs(plan: Plan, deltas: list[Delta]) -> ChatLogprobs | None:
     return chat_logprobs(plan.text.tokenizer, token_ids, entries)
 
 
-def whole(plan: Plan, deltas: list[list[Delta]]) -> BaseModel:
-    choices = [
-        ChatChoice(
-            index=index,
-            message=ChatMessage(role="assistant", content="".join(delta.text for delta in own), refusal=None),
-            logprobs=_logprobs(plan, own),
-            finish_reason=own[-1].finish_reason or "stop",
-            stop_reason=own[-1].stop_reason,
-        )
-        for index, own in enumerate(deltas)
-    ]
+def whole(plan: Plan, reading: Reading, deltas: list[list[Delta]]) -> BaseModel:
     return ChatCompletion(
         id=plan.id,
         object="chat.completion",
         created=plan.created,
         model=plan.name,
-        choices=choices,
+        choices=[_choice(plan, reading, index, own) for index, own in enumerate(deltas)],
         usage=plan.usage(),
         system_fingerprint=plan.fingerprint,
         metrics=plan.speculative_metrics(),
@@ -138,11 +90,40 @@ def whole(plan: Plan, deltas: list[list[Delta]]) -> BaseModel:
     )
 
 
+def _choice(plan: Plan, reading: Reading, index: int, deltas: list[Delta]) -> ChatChoice:
+    reader = reading.reader()
+    events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish()]
+    parsed = collect([event for event in events if not isinstance(event, Reasoning)])
+    message = ChatMessage(role="assistant", content=parsed.content, refusal=None)
+    if parsed.calls:
+        message.tool_calls = [
+            ToolCalled(id=call.id, type="function", function=FunctionCalled(name=call.name, arguments=call.arguments))
+            for call in parsed.calls
+        ]
+    elif parsed.content is None:
+        message.content = ""
+    if reading.thought is not None:
+        message.reasoning_content = "".join(event.text for event in events if isinstance(event, Reasoning)) or None
+    last = deltas[-1]
+    return ChatChoice(
+        index=index,
+        message=message,
+        logprobs=_logprobs(plan, deltas),
+        finish_reason=finish_reason(last.finish_reason or "stop", reader.called),
+        stop_reason=last.stop_reason,
+    )
+
+
+def finish_reason(reason: Literal["stop", "length"], called: bool) -> FinishReason:
+    return "tool_calls" if called and reason == "stop" else reason
+
+
 class ChatChunks:
     """The stream: a chunk with the role for each choice, deltas, a chunk with the finish reason, the usage."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, reading: Reading) -> None:
         self._plan = plan
+        self._readers = [reading.reader() for _ in plan.choices]
 
     def opening(self) -> list[BaseModel]:
         return [
@@ -151,18 +132,23 @@ class ChatChunks:
         ]
 
     def delta(self, delta: Delta, last: bool) -> list[BaseModel]:
-        chunks: list[BaseModel] = []
-        if delta.text or delta.logprobs:
-            content = self._choice(delta.index, ChatDelta(content=delta.text), _logprobs(self._plan, [delta]))
-            chunks.append(self._chunk([content]))
+        reader = self._readers[delta.index]
+        events = reader.feed(delta.text)
+        if delta.finish_reason is not None:
+            events += reader.finish()
+        choices = [self._choice(delta.index, chat_delta(event)) for event in events]
+        if delta.logprobs:
+            choices = choices or [self._choice(delta.index, ChatDelta(content=""))]
+            choices[0].logprobs = _logprobs(self._plan, [delta])
         if delta.finish_reason is not None:
             final = self._choice(delta.index, ChatDelta())
-            final.finish_reason, final.stop_reason = delta.finish_reason, delta.stop_reason
-            chunk = self._chunk([final])
-            if last and not self._plan.include_usage:
-                self._conclude(chunk)
-            chunks.append(chunk)
-        return chunks
+            final.finish_reason = finish_reason(delta.finish_reason, reader.called)
+            final.stop_reason = delta.stop_reason
+            choices.append(final)
+        chunks = [self._chunk([choice]) for choice in choices]
+        if last and not self._plan.include_usage:
+            self._conclude(chunks[-1])
+        return list[BaseModel](chunks)
 
     def closing(self) -> list[BaseModel]:
         if not self._plan.include_usage:
@@ -176,8 +162,8 @@ class ChatChunks:
         chunk.metrics = self._plan.speculative_metrics()
         chunk.tandem = self._plan.tandem()
 
-    def _choice(self, index: int, delta: ChatDelta, logprobs: ChatLogprobs | None = None) -> ChatChunkChoice:
-        return ChatChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=None)
+    def _choice(self, index: int, delta: ChatDelta) -> ChatChunkChoice:
+        return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)
 
     def _chunk(self, choices: list[ChatChunkChoice]) -> ChatCompletionChunk:
         plan = self._plan
@@ -194,3 +180,20 @@ class ChatChunks:
         elif plan.include_usage:
             chunk.usage = None
         return chunk
+
+
+def chat_delta(event: Event) -> ChatDelta:
+    """The first delta of a call has everything but the arguments, which follow."""
+    match event:
+        case Content():
+            return ChatDelta(content=event.text)
+        case Reasoning():
+            return ChatDelta(reasoning_content=event.text)
+        case CallStart():
+            function = FunctionDelta(name=event.name, arguments="")
+            return ChatDelta(
+                tool_calls=[ToolCallDelta(index=event.index, id=event.id, type="function", function=function)]
+            )
+        case ArgumentsDelta():
+            function = FunctionDelta(arguments=event.text)
+            return ChatDelta(tool_calls=[ToolCallDelta(index=event.index, function=function)])

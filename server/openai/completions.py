@@ -16,6 +16,7 @@ from server.openai import params
 from server.openai.answers import Completion, CompletionChoice, CompletionLogprobs
 from server.openai.body import body_of
 from server.openai.completion_schema import CompletionRequest, Prompt
+from server.openai.constraints import check, constraint
 from server.openai.docs import documented
 from server.openai.logprobs import CompletionLogprobWriter
 from server.openai.plan import Job, Plan, choices_wanted, make_plan, served
@@ -41,6 +42,8 @@ async def completions(
     if body.echo and body.logprobs is not None:
         raise params.not_yet("echo", "with 'logprobs' it would need those of the prompt")
     jobs = await gateway.texts.run(lambda: [_job(gateway, body, prompt, model, text) for prompt in prompts])
+    # One request has one grammar: where it begins is no matter of its form.
+    await check(gateway, jobs[0].constraint)
     echoes = [""] * len(prompts)
     if body.echo:
         echoes = await gateway.texts.run(lambda: [_echo(text, prompt) for prompt in prompts])
@@ -84,7 +87,7 @@ def _job(
         prompt=token_ids,
         max_tokens=params.output_tokens(requested, None, len(token_ids), model.target, gateway.config, "prompt"),
         logprobs=params.logprobs(body.logprobs, model.target, "logprobs"),
-        grammar=params.grammar(None, body.structured_outputs, len(token_ids), model.target),
+        constraint=constraint(None, body.structured_outputs, len(token_ids), model.target),
         prefix=token_ids,
     )
 

@@ -15,7 +15,7 @@ from server.openai.body import body_of
 from server.openai.completion_schema import DetokenizeRequest, TokenizeRequest
 from server.openai.docs import documented
 from server.openai.plan import served
-from server.openai.prompt import chat_prompt
+from server.openai.prompt import render_chat
 from server.text.model import TextModel
 
 router = APIRouter()
@@ -61,7 +61,7 @@ async def tokenize(gateway: Served, body: Annotated[TokenizeRequest, Depends(bod
 def _tokens(gateway: Gateway, body: TokenizeRequest, text: TextModel) -> list[int]:
     if body.messages is None:
         return text.tokenizer.encode(body.prompt or "", add_special_tokens=body.add_special_tokens is not False)
-    return chat_prompt(
+    rendered = render_chat(
         text,
         body.messages,
         gateway.config,
@@ -69,8 +69,8 @@ def _tokens(gateway: Gateway, body: TokenizeRequest, text: TextModel) -> list[in
         variables=body.chat_template_kwargs,
         add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
         continue_final_message=body.continue_final_message,
-        add_special_tokens=bool(body.add_special_tokens),
     )
+    return text.tokenizer.encode(rendered, add_special_tokens=bool(body.add_special_tokens))
 
 
 @router.post("/detokenize", **documented(DetokenizeRequest, Detokenized))

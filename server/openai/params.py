@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import secrets
 
-import orjson
-
 from config.gateway import GatewayConfig
-from protocol.messages import Grammar, GrammarType, ModelInfo, Sampling
+from protocol.messages import ModelInfo, Sampling
 from server.backend import ServedModel
 from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
-from server.openai.options import GenerationOptions, ResponseFormat, SpeculativeOptions, StructuredOutputs
+from server.openai.options import GenerationOptions, SpeculativeOptions
 from server.rounds import Speculation
 
 _DEFAULT_DEPTH = 8
@@ -161,64 +159,3 @@ def logprobs(wanted: int | None, target: ModelInfo, param: str) -> int | None:
     if wanted is not None and (most == 0 or wanted > most):
         raise not_yet(param, f"the target gives at most {most}" if most else "the target gives none")
     return wanted
-
-
-def grammar(
-    format: ResponseFormat | None, structured: StructuredOutputs | None, start: int, target: ModelInfo
-) -> Grammar | None:
-    """The constraint on what follows token `start`. Raises NotSupported where the target has no such grammar."""
-    asked = [
-        (param, kind, value) for param, kind, value in (_format(format), *_structured(structured)) if kind is not None
-    ]
-    if not asked:
-        return None
-    if len(asked) > 1:
-        raise InvalidRequest(
-            "only one of 'response_format' and the kinds of 'structured_outputs' may be used", param=asked[1][0]
-        )
-    param, kind, value = asked[0]
-    if kind not in target.capabilities.grammar_types:
-        raise not_yet(param, f"the target enforces no {kind}")
-    return Grammar(type=kind, value=value, start=start)
-
-
-def _format(format: ResponseFormat | None) -> tuple[str, GrammarType | None, str]:
-    if format is None or format.type == "text":
-        return "response_format", None, ""
-    if format.type == "json_object":
-        return "response_format", "json_object", ""
-    if format.json_schema is None:
-        raise InvalidRequest("'response_format.json_schema' is missing", param="response_format.json_schema")
-    return (
-        "response_format",
-        "json_schema",
-        _dump(format.json_schema.schema_ or {}, "response_format.json_schema.schema"),
-    )
-
-
-def _structured(structured: StructuredOutputs | None) -> list[tuple[str, GrammarType | None, str]]:
-    if structured is None:
-        return []
-    found: list[tuple[str, GrammarType | None, str]] = []
-    if structured.json_ is not None:
-        schema = structured.json_
-        text = schema if isinstance(schema, str) else _dump(schema, "structured_outputs.json")
-        found.append(("structured_outputs.json", "json_schema", text))
-    if structured.regex is not None:
-        found.append(("structured_outputs.regex", "regex", structured.regex))
-    if structured.choice is not None:
-        found.append(("structured_outputs.choice", "choice", _dump(structured.choice, "structured_outputs.choice")))
-    if structured.grammar is not None:
-        found.append(("structured_outputs.grammar", "grammar", structured.grammar))
-    if structured.json_object:
-        found.append(("structured_outputs.json_object", "json_object", ""))
-    if not found:
-        raise InvalidRequest("'structured_outputs' asks for nothing", param="structured_outputs")
-    return found
-
-
-def _dump(value: object, param: str) -> str:
-    try:
-        return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:
-        raise InvalidRequest(f"'{param}' is nested too deeply", param=param) from None

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.gateway import GatewayConfig
-from protocol.messages import Grammar
 from server.backend import ServedModel
 from server.choice import Choice
 from server.errors import InvalidRequest, ModelNotFound
@@ -22,6 +21,7 @@ from server.openai.answers import (
     Tandem,
     Usage,
 )
+from server.openai.constraints import Constraint
 from server.openai.options import GenerationOptions
 from server.rounds import GenerationRequest, Speculation
 from server.text.model import TextModel
@@ -34,7 +34,7 @@ class Job:
     prompt: list[int]
     max_tokens: int
     logprobs: int | None
-    grammar: Grammar | None = None
+    constraint: Constraint | None = None
     prediction: list[int] | None = None
     prefix: Sequence[int] = ()
 
@@ -132,8 +132,12 @@ def make_plan(
     text: TextModel,
     jobs: Sequence[Job],
     traceparent: str | None,
+    keep_special_tokens: bool = False,
 ) -> Plan:
-    """`kind` begins the answer's id. Raises ApiError for what the workers cannot honour."""
+    """`kind` begins the answer's id; `keep_special_tokens`: whatever the request says, since something reads them.
+
+    Raises ApiError for what the workers cannot honour.
+    """
     config = gateway.config
     wanted = choices_wanted(options, len(jobs), config)
     if options.stream_options is not None and not options.stream:
@@ -145,7 +149,7 @@ def make_plan(
     sampling = params.sampling(options, seed, model.target)
     speculation = params.speculation(options.speculative, model, config)
     stop = params.stop_strings(options.stop, config)
-    skip_special = options.skip_special_tokens is not False
+    skip_special = options.skip_special_tokens is not False and not keep_special_tokens
     log_decisions = options.speculative is not None and options.speculative.log_decisions
     answer_id = f"{kind}-{uuid.uuid4().hex}"
     choices: list[Choice] = []
@@ -159,7 +163,7 @@ def make_plan(
                 choice_index=choice_index,
                 speculation=speculation,
                 logprobs=job.logprobs,
-                grammar=job.grammar,
+                grammar=job.constraint.grammar if job.constraint is not None else None,
                 prediction=job.prediction,
                 log_decisions=log_decisions,
                 cache_salt=options.cache_salt,

@@ -1,4 +1,4 @@
-"""From chat messages to the prompt's tokens."""
+"""From chat messages to the prompt's text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from server.text.chat_template import RESERVED, TemplateError
 from server.text.model import TextModel
 
 
-def chat_prompt(
+def render_chat(
     text: TextModel,
     messages: Sequence[Message],
     config: GatewayConfig,
@@ -23,9 +23,8 @@ def chat_prompt(
     variables: dict[str, Any] | None = None,
     add_generation_prompt: bool | None = None,
     continue_final_message: bool = False,
-    add_special_tokens: bool = False,
-) -> list[int]:
-    """Token ids of the rendered template. Slow for long prompts: call it in a thread.
+) -> str:
+    """The rendered template. Slow for long prompts: call it in a thread.
 
     Raises InvalidRequest where the template does not take the messages or the model has none.
     """
@@ -47,7 +46,7 @@ def chat_prompt(
     if continue_final_message and not plain[-1]["content"]:
         raise InvalidRequest("'continue_final_message' needs text in the last message", param="continue_final_message")
     try:
-        rendered = text.template.render(
+        return text.template.render(
             plain,
             tools=[tool.model_dump(exclude_unset=True) for tool in tools] if tools else None,
             add_generation_prompt=add_generation_prompt is not False and not continue_final_message,
@@ -57,7 +56,6 @@ def chat_prompt(
         )
     except TemplateError as error:
         raise InvalidRequest(str(error)[:500], param="messages", code="chat_template_error") from None
-    return text.tokenizer.encode(rendered, add_special_tokens=add_special_tokens)
 
 
 def _plain(message: Message, param: str, knows_developer: bool) -> dict[str, Any]:

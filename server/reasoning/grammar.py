@@ -8,6 +8,7 @@ from typing import Any
 
 from protocol.messages import Grammar
 from server.reasoning.formats import ReasoningFormat, Start
+from server.structural_tags import as_format
 
 
 def after_reasoning(grammar: Grammar, form: ReasoningFormat, start: Start, special_ids: Mapping[str, int]) -> Grammar:
@@ -27,28 +28,10 @@ def after_reasoning(grammar: Grammar, form: ReasoningFormat, start: Start, speci
     thinking: dict[str, Any] = {"type": "sequence", "elements": [thought, space]}
     if start == "outside":
         thinking = {"type": "optional", "content": thinking}
-    whole = {"type": "sequence", "elements": [thinking, _as_format(grammar)]}
+    whole = {"type": "sequence", "elements": [thinking, as_format(grammar)]}
     value = json.dumps({"type": "structural_tag", "format": whole})
     return Grammar(type="structural_tag", value=value, start=grammar.start)
 
 
 def _mark(tag: str, special_ids: Mapping[str, int]) -> str | dict[str, Any]:
     return {"type": "token", "token": special_ids[tag]} if tag in special_ids else tag
-
-
-def _as_format(grammar: Grammar) -> dict[str, Any]:
-    match grammar.type:
-        case "json_object":
-            return {"type": "json_schema", "json_schema": {"type": "object", "additionalProperties": True}}
-        case "json_schema":
-            return {"type": "json_schema", "json_schema": json.loads(grammar.value)}
-        case "regex":
-            return {"type": "regex", "pattern": grammar.value}
-        case "choice":
-            options = [{"type": "const_string", "value": text} for text in json.loads(grammar.value)]
-            return {"type": "or", "elements": options}
-        case "grammar":
-            return {"type": "grammar", "grammar": grammar.value}
-        case "structural_tag":
-            inner: dict[str, Any] = json.loads(grammar.value)["format"]
-            return inner

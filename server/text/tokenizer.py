@@ -26,7 +26,9 @@ class TextTokenizer:
         self.decoder: dict[str, Any] | None = spec.get("decoder")
         self.vocabulary_size = info.vocabulary.size
         # By content and not by id, as the library itself decides what `skip_special_tokens` skips.
-        self._special = {token["content"] for token in spec.get("added_tokens", ()) if token["special"]}
+        self.special_ids: dict[str, int] = {
+            token["content"]: token["id"] for token in spec.get("added_tokens", ()) if token["special"]
+        }
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         """Token ids of `text`. Special tokens written out in it become those tokens, as in vLLM.
@@ -47,4 +49,4 @@ class TextTokenizer:
         return token
 
     def is_special(self, token: str) -> bool:
-        return token in self._special
+        return token in self.special_ids

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.messages import Grammar
+from server.structural_tags import as_format
 from server.tools.choice import Function, ToolUse
 from server.tools.formats import CallFormat
 
@@ -26,6 +27,16 @@ def call_grammar(form: CallFormat, use: ToolUse, start: int, special_ids: Mappin
         type="structural_tag",
         value=json.dumps({"type": "structural_tag", "format": call_format(form, use, special_ids)}),
         start=start,
+    )
+
+
+def call_or(grammar: Grammar, form: CallFormat, use: ToolUse, special_ids: Mapping[str, int]) -> Grammar:
+    """Calls as call_grammar has them, or else what `grammar` says."""
+    either = {"type": "or", "elements": [call_format(form, use, special_ids), as_format(grammar)]}
+    return Grammar(
+        type="structural_tag",
+        value=json.dumps({"type": "structural_tag", "format": either}),
+        start=grammar.start,
     )
 
 

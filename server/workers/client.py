@@ -9,11 +9,14 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from protocol.errors import ErrorBody
+from protocol.errors import BadRequest, ErrorBody
 from protocol.messages import (
     DraftRequest,
     DraftResponse,
     GenerateRequest,
+    Grammar,
+    GrammarCheckRequest,
+    GrammarCheckResponse,
     ModelInfo,
     Ready,
     TokenizerInfo,
@@ -21,7 +24,7 @@ from protocol.messages import (
     VerifyResponse,
 )
 from server.workers.checks import check_draft, check_generated, check_verify
-from server.workers.failures import BadAnswer, Unreachable, WorkerFailure
+from server.workers.failures import BadAnswer, Refused, Unreachable, WorkerFailure
 from server.workers.transport import Transport
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -31,6 +34,8 @@ _MAX_SMALL = 65_536
 _MAX_ANSWER = 4 * 2**20
 _MAX_MODEL = 2**20
 _MAX_TOKENIZER = 128 * 2**20
+# A stream has no status by the time it breaks off: these codes say that any other worker would refuse it too.
+_REQUESTS_FAULT = frozenset({"bad_request", "unsupported", "context_too_long", "invalid_grammar"})
 
 
 class WorkerClient:
@@ -81,6 +86,11 @@ class WorkerClient:
                     return
         raise Unreachable("cut", f"{self.url}/v1/generate: ended before it was done")
 
+    async def check_grammar(self, grammar: Grammar, seconds: float) -> None:
+        """Raises Refused, with the reason, where the worker cannot honour it."""
+        request = GrammarCheckRequest(grammar=grammar)
+        await self._post("/v1/grammar/check", request, GrammarCheckResponse, seconds)
+
     async def delete_session(self, session_id: str, seconds: float) -> None:
         await self._transport.call("DELETE", f"/v1/sessions/{session_id}", None, seconds=seconds, max_bytes=_MAX_SMALL)
 
@@ -121,5 +131,7 @@ def _parse(kind: type[Answer], body: bytes) -> Answer:
 def _parse_round(line: bytes) -> VerifyResponse:
     if line.startswith(b'{"error"'):
         detail = _parse(ErrorBody, line).error
+        if detail.code in _REQUESTS_FAULT:
+            raise Refused(BadRequest(detail.message[:500], detail.field))
         raise WorkerFailure("error", f"{detail.code}: {detail.message[:500]}")
     return _parse(VerifyResponse, line)

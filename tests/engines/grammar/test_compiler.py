@@ -196,3 +196,13 @@ def test_tokenizers_without_definite_bytes_are_refused() -> None:
 def test_a_vocabulary_without_stop_tokens_is_refused(tokenizer: Tokenizer) -> None:
     with pytest.raises(UnsupportedTokenizer, match="stop token"):
         GrammarCompiler.from_tokenizer_json(tokenizer.to_str(), LOGITS_SIZE, [])
+
+
+def test_json_inside_of_a_tag_has_the_same_fixed_layout(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "required": ["a", "b"]}
+    tag = {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": schema}}
+    compiled = compiler.compile(Grammar(type="structural_tag", value=json.dumps(tag), start=0))
+    GrammarState(compiled).sync([*tokenizer.encode('{"a": 1, "b": null}').ids, 0])
+    for text in ('{"a":1, "b": null}', '{ "a": 1, "b": null}', '{"a": 1,\n"b": null}'):
+        with pytest.raises(GrammarError):
+            GrammarState(compiled).sync([*tokenizer.encode(text).ids, 0])

@@ -14,7 +14,7 @@ from openai import AsyncOpenAI, OpenAI
 from prometheus_client.registry import Collector
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from protocol.messages import Capabilities, ModelInfo, Sampling, TokenizerInfo, TokenLogprob, Vocabulary
+from protocol.messages import Capabilities, Grammar, ModelInfo, Sampling, TokenizerInfo, TokenLogprob, Vocabulary
 from server.backend import DrafterState, ServedModel
 from server.errors import NotReady
 from server.rounds import GenerationRequest, Round, RoundTimings
@@ -111,6 +111,8 @@ class ScriptedBackend:
     served: ServedModel | None = field(default_factory=served_model)
     script: Callable[[GenerationRequest], AsyncGenerator[Round, None]] | None = None
     requests: list[GenerationRequest] = field(default_factory=list)
+    checked: list[Grammar] = field(default_factory=list)
+    fault: str | None = None
     closed: list[str] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
 
@@ -130,6 +132,10 @@ class ScriptedBackend:
         token_ids = [*TOKENIZER.encode(self.text).ids, END]
         for round in split(token_ids[: request.max_tokens], self.tokens_a_round, request.logprobs):
             yield round
+
+    async def grammar_fault(self, grammar: Grammar) -> str | None:
+        self.checked.append(grammar)
+        return self.fault
 
     def model(self) -> ServedModel:
         if self.served is None:

@@ -1,0 +1,113 @@
+"""Grammars for an engine: compiled on threads of their own, and where each session stands in its grammar."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, get_args
+
+from protocol.errors import DeadlineExceeded, QueueFull
+from protocol.messages import Grammar, GrammarType
+
+if TYPE_CHECKING:  # they import xgrammar, without which a worker serves all but grammars
+    from engines.grammar.compiler import CompiledGrammar, GrammarCompiler
+    from engines.grammar.state import GrammarState
+
+logger = logging.getLogger(__name__)
+
+_THREADS = 2
+_MAX_WAITING = 32
+_MAX_STATES = 1024
+
+
+class Grammars:
+    """Lives on the event loop's thread. Without a compiler no grammar is supported.
+
+    A session's GrammarState is a cache like everything of a session: it is kept from call to call, and one that was
+    dropped is made anew from the tokens.
+    """
+
+    def __init__(self, compiler: GrammarCompiler | None = None) -> None:
+        self._compiler = compiler
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
+        self._waiting = 0
+        self._states: OrderedDict[int, tuple[Grammar, GrammarState]] = OrderedDict()
+
+    @classmethod
+    def of_tokenizer(cls, tokenizer_json: str, logits_size: int, stop_token_ids: Collection[int]) -> Grammars:
+        """Supports no grammar where the tokenizer's tokens have no definite bytes, or xgrammar is not installed."""
+        try:
+            from engines.grammar.compiler import GrammarCompiler
+        except ImportError as error:
+            logger.warning("no structured output: %s (pip install 'tandem[grammar]')", error)
+            return cls()
+        from engines.grammar.vocabulary import UnsupportedTokenizer
+
+        try:
+            return cls(GrammarCompiler.from_tokenizer_json(tokenizer_json, logits_size, stop_token_ids))
+        except UnsupportedTokenizer as error:
+            logger.warning("no structured output: %s", error)
+            return cls()
+
+    @property
+    def types(self) -> list[GrammarType]:
+        return list(get_args(GrammarType)) if self._compiler is not None else []
+
+    async def compile(self, grammar: Grammar, deadline: float = float("inf")) -> CompiledGrammar:
+        """`deadline` is on time.monotonic's clock. Raises GrammarError, QueueFull, DeadlineExceeded."""
+        compiler = self._compiler
+        if compiler is None:
+            raise RuntimeError("a grammar must be checked against `types` first")
+        known = compiler.known(grammar)
+        if known is not None:
+            return known
+        if self._waiting >= _MAX_WAITING:
+            raise QueueFull(f"{self._waiting} grammars wait to be compiled already")
+        self._waiting += 1
+        try:
+            left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+            async with asyncio.timeout(left):
+                return await asyncio.get_running_loop().run_in_executor(self._threads, compiler.compile, grammar)
+        except TimeoutError:
+            raise DeadlineExceeded("the grammar was not compiled in time", "deadline_ms") from None
+        finally:
+            self._waiting -= 1
+
+    async def state(
+        self, grammar: Grammar | None, owner: int | None, deadline: float = float("inf")
+    ) -> GrammarState | None:
+        """Where session `owner` (None: no session) stands, for one call at a time. Raises what `compile` raises."""
+        if grammar is None:
+            return None
+        held = self.held(grammar, owner) if owner is not None else None
+        if held is not None:
+            return held
+        compiled = await self.compile(grammar, deadline)
+        from engines.grammar.state import GrammarState
+
+        state = GrammarState(compiled)
+        if owner is not None:
+            self._states[owner] = grammar, state
+            self._states.move_to_end(owner)
+            if len(self._states) > _MAX_STATES:
+                self._states.popitem(last=False)
+        return state
+
+    def held(self, grammar: Grammar, owner: int) -> GrammarState | None:
+        """What `state` has made for this session and grammar, if it is still there."""
+        held = self._states.get(owner)
+        if held is None or held[0] != grammar:
+            return None
+        self._states.move_to_end(owner)
+        return held[1]
+
+    def disown(self, owner: int) -> None:
+        """The session with this serial is gone."""
+        self._states.pop(owner, None)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)

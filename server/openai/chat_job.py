@@ -1,0 +1,100 @@
+"""From a chat request to the job it amounts to, and to how its answer will be read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from server.backend import ServedModel
+from server.errors import InvalidRequest, NotSupported
+from server.gateway import Gateway
+from server.openai import params
+from server.openai.chat_schema import ChatCompletionRequest, NamedTool
+from server.openai.constraints import constraint, for_chat
+from server.openai.plan import Job
+from server.openai.prompt import render_chat
+from server.openai.reading import Reading
+from server.reasoning import formats as reasoning_formats
+from server.text.model import TextModel
+from server.tools import formats as call_formats
+from server.tools.choice import ToolError, ToolUse, resolve
+from server.tools.formats import CallFormat
+
+
+def prepare(gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, text: TextModel) -> tuple[Job, Reading]:
+    """Slow for long prompts: call it in a thread. Raises ApiError for what cannot be honoured."""
+    use = _tool_use(body)
+    calls = _call_format(gateway, use, text)
+    rendered = render_chat(
+        text,
+        body.messages,
+        gateway.config,
+        tools=body.tools if use.mode != "none" else None,
+        variables=_template_variables(body, text),
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
+    )
+    prompt = text.tokenizer.encode(rendered, add_special_tokens=False)
+    thought = reasoning_formats.choose(text.info.chat_template or "", gateway.config.reasoning_parser)
+    start = reasoning_formats.start_of(thought, rendered) if thought is not None else "outside"
+    reading = Reading(use, calls, thought, start)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
+    requested = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    max_tokens = params.output_tokens(
+        requested, gateway.config.default_max_tokens, len(prompt), model.target, gateway.config, "messages"
+    )
+    demanded = constraint(body.response_format, body.structured_outputs, len(prompt), model.target)
+    job = Job(
+        prompt=prompt,
+        max_tokens=max_tokens,
+        logprobs=params.logprobs((body.top_logprobs or 0) if body.logprobs else None, model.target, "logprobs"),
+        constraint=for_chat(demanded, reading, len(prompt), text.tokenizer.special_ids, model.target),
+        prediction=_prediction(body, model, text),
+        # A continued message goes on from its own text: spaces at the seam are those of the whole.
+        prefix=prompt if body.continue_final_message else (),
+    )
+    return job, reading
+
+
+def _tool_use(body: ChatCompletionRequest) -> ToolUse:
+    tools = [tool.model_dump(exclude_unset=True) for tool in body.tools or ()]
+    chosen = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedTool) else body.tool_choice
+    try:
+        return resolve(tools, chosen, body.parallel_tool_calls if tools else None)
+    except ToolError as error:
+        raise InvalidRequest(error.message, param=error.param) from None
+
+
+def _call_format(gateway: Gateway, use: ToolUse, text: TextModel) -> CallFormat | None:
+    """How the model writes calls; None where it may not make any. Raises NotSupported where that is not known."""
+    if use.mode == "none":
+        return None
+    form = call_formats.choose(text.info.chat_template or "", text.info.model_id, gateway.config.tool_call_parser)
+    if form is None:
+        raise NotSupported(
+            "'tools' is not supported: nothing tells how this model writes tool calls (the setting tool_call_parser "
+            "can); it may not have been trained to",
+            param="tools",
+        )
+    return form
+
+
+def _template_variables(body: ChatCompletionRequest, text: TextModel) -> dict[str, Any]:
+    variables: dict[str, Any] = dict(body.chat_template_kwargs or {})
+    if body.reasoning_effort is not None:
+        if text.template is None or not text.template.mentions("reasoning_effort"):
+            raise NotSupported("'reasoning_effort' is not supported by this model", param="reasoning_effort")
+        variables.setdefault("reasoning_effort", body.reasoning_effort)
+    return variables
+
+
+def _prediction(body: ChatCompletionRequest, model: ServedModel, text: TextModel) -> list[int] | None:
+    """Ignored while no draft worker is up: it could change the speed alone."""
+    if body.prediction is None:
+        return None
+    drafter = model.drafter
+    if drafter.capabilities is not None and not drafter.capabilities.prediction:
+        raise params.not_yet("prediction", "the draft worker does not draft from predictions")
+    content = body.prediction.content
+    joined = content if isinstance(content, str) else "".join(part.text for part in content)
+    return text.tokenizer.encode(joined, add_special_tokens=False)

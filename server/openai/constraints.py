@@ -1,0 +1,129 @@
+"""What a request demands of the text's form: response_format, structured_outputs, tools that must be called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import orjson
+
+from protocol.messages import Grammar, GrammarType, ModelInfo
+from server.errors import InvalidRequest
+from server.gateway import Gateway
+from server.openai.options import ResponseFormat, StructuredOutputs
+from server.openai.params import not_yet
+from server.openai.reading import Reading
+from server.reasoning.grammar import after_reasoning
+from server.tools.grammar import call_grammar, call_or
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """A grammar, and the request's field that it comes from."""
+
+    grammar: Grammar
+    param: str
+
+
+def constraint(
+    format: ResponseFormat | None, structured: StructuredOutputs | None, start: int, target: ModelInfo
+) -> Constraint | None:
+    """On what follows token `start`. Raises InvalidRequest, or NotSupported where the target has no such grammar."""
+    asked = [
+        (param, kind, value) for param, kind, value in (_format(format), *_structured(structured)) if kind is not None
+    ]
+    if not asked:
+        return None
+    if len(asked) > 1:
+        raise InvalidRequest(
+            "only one of 'response_format' and the kinds of 'structured_outputs' may be used", param=asked[1][0]
+        )
+    param, kind, value = asked[0]
+    return _enforced(Constraint(Grammar(type=kind, value=value, start=start), param), target)
+
+
+def for_chat(
+    demanded: Constraint | None, reading: Reading, start: int, special_ids: Mapping[str, int], target: ModelInfo
+) -> Constraint | None:
+    """The same for an answer that may hold tool calls and a thought, which is free.
+
+    A call that must be made leaves no room for anything else; one that may be made stands in place of what is demanded.
+    """
+    if reading.calls is not None and reading.use.mode == "required":
+        demanded = Constraint(call_grammar(reading.calls, reading.use, start, special_ids), "tools")
+    elif reading.calls is not None and demanded is not None:
+        demanded = replace(demanded, grammar=call_or(demanded.grammar, reading.calls, reading.use, special_ids))
+    if demanded is None:
+        return None
+    if reading.thought is not None:
+        demanded = replace(
+            demanded, grammar=after_reasoning(demanded.grammar, reading.thought, reading.start, special_ids)
+        )
+    return _enforced(demanded, target)
+
+
+async def check(gateway: Gateway, constraint: Constraint | None) -> None:
+    """Has the target look at the grammar before anything is generated. Raises InvalidRequest, with its reason."""
+    if constraint is None:
+        return
+    reason = await gateway.backend.grammar_fault(constraint.grammar)
+    if reason is not None:
+        raise InvalidRequest(f"'{constraint.param}': {reason}", param=constraint.param, code="invalid_grammar")
+
+
+def _enforced(constraint: Constraint, target: ModelInfo) -> Constraint:
+    kind = constraint.grammar.type
+    if kind not in target.capabilities.grammar_types:
+        raise not_yet(constraint.param, f"the target enforces no {kind}")
+    return constraint
+
+
+def _format(format: ResponseFormat | None) -> tuple[str, GrammarType | None, str]:
+    if format is None or format.type == "text":
+        return "response_format", None, ""
+    if format.type == "json_object":
+        return "response_format", "json_object", ""
+    if format.json_schema is None:
+        raise InvalidRequest("'response_format.json_schema' is missing", param="response_format.json_schema")
+    return (
+        "response_format",
+        "json_schema",
+        _dump(format.json_schema.schema_ or {}, "response_format.json_schema.schema"),
+    )
+
+
+def _structured(structured: StructuredOutputs | None) -> list[tuple[str, GrammarType | None, str]]:
+    if structured is None:
+        return []
+    found: list[tuple[str, GrammarType | None, str]] = []
+    if structured.json_ is not None:
+        schema = structured.json_
+        text = _json(schema) if isinstance(schema, str) else _dump(schema, "structured_outputs.json")
+        found.append(("structured_outputs.json", "json_schema", text))
+    if structured.regex is not None:
+        found.append(("structured_outputs.regex", "regex", structured.regex))
+    if structured.choice is not None:
+        found.append(("structured_outputs.choice", "choice", _dump(structured.choice, "structured_outputs.choice")))
+    if structured.grammar is not None:
+        found.append(("structured_outputs.grammar", "grammar", structured.grammar))
+    if structured.json_object:
+        found.append(("structured_outputs.json_object", "json_object", ""))
+    if not found:
+        raise InvalidRequest("'structured_outputs' asks for nothing", param="structured_outputs")
+    return found
+
+
+def _dump(value: object, param: str) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        raise InvalidRequest(f"'{param}' is nested too deeply", param=param) from None
+
+
+def _json(text: str) -> str:
+    try:
+        orjson.loads(text)
+    except orjson.JSONDecodeError as error:
+        param = "structured_outputs.json"
+        raise InvalidRequest(f"'{param}' is not valid JSON: {error}", param=param) from None
+    return text

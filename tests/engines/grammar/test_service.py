@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+from tokenizers import Tokenizer
+
+from engines.grammar import service
+from engines.grammar.bitmask import permits, permits_other_than
+from engines.grammar.compiler import CompiledGrammar, GrammarCompiler
+from engines.grammar.errors import GrammarError
+from engines.grammar.service import Grammars
+from engines.grammar.state import GrammarState
+from protocol.errors import DeadlineExceeded, QueueFull
+from protocol.messages import Grammar
+from tests.wire import async_test
+
+YES = Grammar(type="choice", value='["yes", "no"]', start=0)
+
+
+@async_test
+async def test_a_sessions_place_is_kept_from_call_to_call(compiler: GrammarCompiler) -> None:
+    grammars = Grammars(compiler)
+    first = await grammars.state(YES, 1)
+    assert first is not None
+    assert await grammars.state(YES, 1) is first is grammars.held(YES, 1)
+    assert await grammars.state(YES, 2) is not first
+    assert await grammars.state(YES, None) is not await grammars.state(YES, None)
+    assert await grammars.state(None, 1) is None
+    moved = YES.model_copy(update={"start": 3})
+    assert await grammars.state(moved, 1) is not first
+    assert grammars.held(YES, 1) is None
+    grammars.disown(1)
+    assert grammars.held(moved, 1) is None
+    grammars.close()
+
+
+@async_test
+async def test_only_so_many_places_are_kept(compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_MAX_STATES", 3)
+    grammars = Grammars(compiler)
+    for owner in range(5):
+        await grammars.state(YES, owner)
+    assert [owner for owner in range(5) if grammars.held(YES, owner)] == [2, 3, 4]
+    grammars.close()
+
+
+@async_test
+async def test_compiling_neither_waits_for_ever_nor_piles_up(
+    compiler: GrammarCompiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+
+    def slow(grammar: Grammar) -> CompiledGrammar:
+        gate.wait(20)
+        raise GrammarError("as the test wants it")
+
+    monkeypatch.setattr(compiler, "compile", slow)
+    monkeypatch.setattr(service, "_MAX_WAITING", 2)
+    grammars = Grammars(compiler)
+    unknown = [Grammar(type="regex", value=f"unknown{n}", start=0) for n in range(3)]
+    waiting = [asyncio.create_task(grammars.compile(grammar)) for grammar in unknown[:2]]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull):
+        await grammars.compile(unknown[2])
+    gate.set()
+    for task in waiting:
+        with pytest.raises(GrammarError):
+            await task
+    gate.clear()
+    with pytest.raises(DeadlineExceeded):
+        await grammars.compile(unknown[2], time.monotonic() + 0.01)
+    gate.set()
+    grammars.close()
+
+
+def test_without_a_compiler_nothing_is_supported(tokenizer: Tokenizer) -> None:
+    assert Grammars().types == []
+    assert len(Grammars.of_tokenizer(tokenizer.to_str(), 500, [0]).types) == 6
+    assert Grammars.of_tokenizer(tokenizer.to_str(), 500, []).types == [], "no stop token to end on"
+
+
+def test_a_mask_without_some_tokens(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
+    state = GrammarState(compiler.compile(YES))
+    row = state.masks_along([]).bitmask[0]
+    every = [token_id for token_id in range(500) if permits(row, token_id)]
+    assert permits_other_than(row, every[1:])
+    assert not permits_other_than(row, [*every, 31, 10_000])
+    assert permits(row, every[0]), "the row itself stays as it is"

@@ -1,0 +1,91 @@
+"""Predicted outputs and drafts from grammars, through all three services: the same text, fewer rounds, all counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.stack import Stack, running_stack
+from tests.tiny_models import make_tiny_model
+
+FIXED: dict[str, Any] = {"draft_tokens": 5, "adaptive_speculation": False}
+PLAIN: dict[str, Any] = {"enabled": False}
+RECORD = {
+    "type": "object",
+    "properties": {"identifier": {"type": "integer", "minimum": 0, "maximum": 9}, "checked": {"type": "boolean"}},
+    "required": ["identifier", "checked"],
+}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = make_tiny_model(tmp_path_factory.mktemp("models") / "target", layers=3, context_length=512)
+    with running_stack(folder) as stack:
+        yield stack
+
+
+def steps(answer: dict[str, Any]) -> int:
+    return int(answer["metrics"]["speculative_decoding"]["num_spec_steps"])
+
+
+def accepted(answer: dict[str, Any]) -> int:
+    return int(answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"])
+
+
+def content(answer: dict[str, Any]) -> str:
+    return str(answer["choices"][0]["message"]["content"])
+
+
+# A grammar has the random model write text that a tokenizer would spell in the same way.
+WORDS: dict[str, Any] = {"structured_outputs": {"regex": "( (quick|brown|fox|lazy|dog)){12}"}, "max_tokens": 64}
+
+
+@pytest.mark.parametrize("as_parts", [False, True])
+def test_a_right_prediction_is_accepted_and_counted(stack: Stack, as_parts: bool) -> None:
+    fields = {**WORDS, "seed": 5}
+    plain = stack.chat(speculative=PLAIN, **fields).json()
+    text = content(plain)
+    predicted: Any = [{"type": "text", "text": text[:20]}, {"type": "text", "text": text[20:]}] if as_parts else text
+    answer = stack.chat(speculative=FIXED, prediction={"type": "content", "content": predicted}, **fields).json()
+    without = stack.chat(speculative=FIXED, **fields).json()
+    assert content(answer) == content(without) == text
+    assert accepted(answer) > accepted(without)
+    usage = answer["usage"]
+    assert accepted(answer) < usage["completion_tokens"]
+    assert usage["completion_tokens"] == plain["usage"]["completion_tokens"], "rejected tokens are not counted in it"
+
+
+def test_a_prediction_that_is_partly_wrong_is_found_again(stack: Stack) -> None:
+    fields = {**WORDS, "seed": 6}
+    text = content(stack.chat(speculative=PLAIN, **fields).json())
+    words = text.split(" ")
+    words[5] = "dog" if words[5] != "dog" else "fox"
+    answer = stack.chat(speculative=FIXED, prediction={"type": "content", "content": " ".join(words)}, **fields).json()
+    assert content(answer) == text
+    assert answer["usage"]["completion_tokens_details"]["rejected_prediction_tokens"] > 0
+    assert accepted(answer) > answer["usage"]["completion_tokens"] / 3
+
+
+@pytest.mark.parametrize("predicted", ["", "Nothing of the kind.", "\x00\ud7ff", "<|im_end|><|im_start|>"])
+def test_a_wrong_prediction_changes_nothing(stack: Stack, predicted: str) -> None:
+    fields: dict[str, Any] = {"seed": 7, "max_tokens": 16}
+    answer = stack.chat(speculative=FIXED, prediction={"type": "content", "content": predicted}, **fields)
+    assert content(answer.json()) == content(stack.chat(speculative=PLAIN, **fields).json())
+
+
+def test_what_a_grammar_forces_is_drafted(stack: Stack) -> None:
+    fields = {
+        "response_format": {"type": "json_schema", "json_schema": {"name": "r", "schema": RECORD}},
+        "temperature": 0,
+        "max_tokens": 80,
+        "messages": [{"role": "user", "content": "Write it."}],
+    }
+    plain = stack.chat(speculative=PLAIN, **fields).json()
+    stack.chat(speculative=FIXED, **fields)  # the first has the draft worker read vocabulary and grammar
+    drafted = stack.chat(speculative=FIXED, **fields).json()
+    assert content(drafted) == content(plain)
+    assert set(json.loads(content(drafted))) == {"identifier", "checked"}
+    assert accepted(drafted) > 0
