@@ -55,7 +55,9 @@ class GatewayConfig(BaseModel):
 
     # Speculation where a request does not say.
     draft_model: str | None = Field(default=None, description="default drafter; none: the draft worker's own")
-    draft_tokens: int = Field(default=5, ge=1, le=32, description="default γ: draft tokens a round")
+    draft_tokens: int | None = Field(
+        default=None, ge=1, le=32, description="default γ: draft tokens a round; none: the target's pair's, else 5"
+    )
     adaptive_speculation: bool = Field(default=True, description="let γ and N adapt unless a request says otherwise")
 
     # Limits: a request beyond one of them is refused before any work is done.

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from prometheus_client.registry import Collector
 
 from config.gateway import GatewayConfig
+from config.pairs import pair_for
 from protocol.messages import Capabilities, Grammar, ModelInfo
 from server.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
 from server.backend import DrafterState, ServedModel
@@ -87,7 +88,7 @@ class Fleet:
                 names=tuple(self._config.served_model_name) or (reference.info.id,),
                 tokenizer=reference.tokenizer,
                 target=reference.info,
-                drafter=self._drafter_state(),
+                drafter=self._drafter_state(reference.info.id),
                 adaptive=True,
                 created=self._created,
             )
@@ -184,7 +185,7 @@ class Fleet:
             names.add(_LOOKUP)
         return sorted(names)
 
-    def _drafter_state(self) -> DrafterState:
+    def _drafter_state(self, target: str) -> DrafterState:
         default = self._config.draft_model
         if default is None:
             default = next((worker.info.id for worker in self._pools[None] if worker.info is not None), None)
@@ -192,7 +193,7 @@ class Fleet:
         return DrafterState(
             default=default,
             names=tuple(self._drafter_names()),
-            draft_tokens=self._config.draft_tokens,
+            draft_tokens=self._config.draft_tokens or pair_for(target).draft_tokens,
             capabilities=_common(ready) if ready else None,
             detail="; ".join(f"{w.url}: {w.detail}" for w in self._drafters if w.state != "ready"),
         )

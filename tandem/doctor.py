@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from config.pairs import DEFAULT_DRAFT_TOKENS
 from config.roles import ServeSettings
 from protocol.messages import ModelInfo
 from tandem.addresses import service_url
@@ -62,7 +63,7 @@ def run_doctor(
             target=service("target", target_url or settings.target_urls[0], worker_token, verify),
             draft=service("draft", draft_address, worker_token, verify) if draft_address else None,
         )
-        report = examine(setup, draft_tokens, max_tokens, fallback=settings.draft_tokens)
+        report = examine(setup, draft_tokens, max_tokens, fallback=settings.draft_tokens or DEFAULT_DRAFT_TOKENS)
     if as_json:
         print(report.as_json())
     else:

@@ -177,3 +177,14 @@ def test_a_wrong_token_or_an_unknown_certificate_is_told(
             assert target.calls == []
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("target", "said", "used"), [("t", None, 5), ("Llama-3.1-8B-Instruct", None, 3), ("t", 7, 7)])
+def test_gamma_is_what_was_said_else_the_targets_pairs(target: str, said: int | None, used: int) -> None:
+    async def main() -> None:
+        worker = FakeWorker("target")
+        worker.id = target
+        async with fleet_over([worker], [], draft_tokens=said) as fleet:
+            assert fleet.model().drafter.draft_tokens == used
+
+    asyncio.run(main())
