@@ -56,7 +56,10 @@ class Shell:
     ) -> None:
         self._config = config
         self._messages: list[type[BaseModel]] = []
-        self.app = FastAPI(title=title, version="1", lifespan=lifespan, docs_url=None, redirect_slashes=False)
+        # The pages for people load scripts from elsewhere; /openapi.json stays.
+        self.app = FastAPI(
+            title=title, version="1", lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+        )
         self.app.state.metrics = metrics
         token = config.worker_token.get_secret_value() if config.worker_token is not None else None
         self.app.add_middleware(Guard, metrics=metrics, token=token)
@@ -221,6 +224,7 @@ def error_response(error: WireError) -> Response:
 async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
     """The work's result; it is cancelled, and ClientGone raised, when the client leaves before."""
     task = asyncio.ensure_future(work)
+    task.add_done_callback(_see)
     gone = asyncio.ensure_future(disconnected(request.receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -232,6 +236,12 @@ async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
         if not task.done():
             task.cancel()
             await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
+
+
+def _see(task: asyncio.Future[Any]) -> None:
+    """Nothing complains of an exception that nobody waits for any more, such as StaleRound for a client that left."""
+    if not task.cancelled():
+        task.exception()
 
 
 async def disconnected(receive: Receive) -> None:
@@ -254,6 +264,7 @@ class LinesResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.ensure_future(disconnected(receive))
         sending = asyncio.ensure_future(self._send(send))
+        sending.add_done_callback(_see)
         try:
             await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
             if sending.done():

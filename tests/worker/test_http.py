@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from starlette.types import Message
 
 from config.workers import TargetWorkerConfig
+from protocol.errors import StaleRound
 from target_worker.app import create_app
 from target_worker.torch_engine import TorchTarget
 from tests.fake_runner import FakeRunner
 from tests.wire import async_test, pause, request
 from tests.worker_apps import fake_engine
+from worker.errors import ClientGone
+from worker.http import until_gone
 
 SMALL_BUFFER = 8192
 """Bytes; so that a reader that does not read is felt soon."""
@@ -159,3 +165,24 @@ async def test_a_deleted_sessions_stream_ends_with_a_reason() -> None:
         assert b"deleted" in await reader.read()
         writer.close()
         closer.close()
+
+
+@async_test
+async def test_a_call_that_fails_once_its_client_has_left_complains_to_nobody() -> None:
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+
+    async def gone() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def overtaken() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise StaleRound("the session was deleted", "round") from None
+
+    with pytest.raises(ClientGone):
+        await until_gone(Request({"type": "http"}, gone), overtaken())
+    gc.collect()  # asyncio complains as the task goes
+    await pause()
+    assert complaints == []
