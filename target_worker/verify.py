@@ -81,7 +81,7 @@ class _Verification:
             logprobs=logprobs,
             stop_reason=cut.stop_reason,
             stop_token_id=cut.stop_token_id,
-            lossless=self._strategy.lossless,
+            lossless=self._strategy.lossless(self._request.sampling.temperature),
             cached_tokens=seat.cached_tokens,
             timings=timings(passed.timings, (time.perf_counter() - began) * 1e3),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from engines.sampling.process import GREEDY_TEMPERATURE
 from protocol.errors import Unsupported
 from protocol.messages import MAX_CANDIDATES, Candidate
 from protocol.messages import Strategy as StrategyName
@@ -16,14 +17,19 @@ from target_worker.strategies.drafts import Drafts, Outcome, Target
 class Strategy:
     """`verify` judges B chains at once, one or several a request.
 
-    `lossless`: what is emitted has the target's own distribution. `rejection`: how the log words a rejection.
+    `always_lossless`: what is emitted has the target's own distribution at every temperature. `rejection`: how the log
+    words a rejection.
     """
 
     verify: Callable[[Drafts, Target], Outcome]
-    lossless: bool
+    always_lossless: bool
     rejection: str
     needs_q: bool = False
     max_candidates: int = MAX_CANDIDATES
+
+    def lossless(self, temperature: float) -> bool:
+        """Of greedy rows one token is left: no strategy can accept or emit another one."""
+        return self.always_lossless or temperature < GREEDY_TEMPERATURE
 
 
 STRATEGIES: dict[StrategyName, Strategy] = {

@@ -1,6 +1,7 @@
 """`threshold`: a drafted token is accepted where its processed probability under the target reaches the threshold.
 
-On rejection, and after a fully accepted draft, the target's own draw follows. Not lossless: drafts are favoured.
+On rejection, and after a fully accepted draft, the target's own draw follows. Not lossless above temperature 0:
+drafts are favoured.
 """
 
 from __future__ import annotations

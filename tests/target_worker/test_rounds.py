@@ -211,8 +211,30 @@ async def test_logprobs_are_of_the_unprocessed_logits() -> None:
 @async_test
 async def test_strategies_that_change_the_text_say_so(strategy: str) -> None:
     async with target() as worker:
-        answer = await worker.verify(ids=PROMPT, candidates=[{"token_ids": [1, 2]}], strategy=strategy)
+        answer = await worker.verify(
+            ids=PROMPT, candidates=[{"token_ids": [1, 2]}], strategy=strategy, sampling={"temperature": 1e-5}
+        )
         assert answer["lossless"] is False
+
+
+@pytest.mark.parametrize(("strategy", "threshold"), [("greedy", 0.1), ("threshold", 0.0), ("threshold", 1.0)])
+@async_test
+async def test_at_temperature_0_their_text_is_the_targets_own(strategy: str, threshold: float) -> None:
+    async with target() as worker:
+        cold = {"temperature": 0.0}
+        own = await plain(worker, sampling=cold, max_tokens=4)
+        other = (own[1] + 1) % 5
+        for number, draft in enumerate(([own[0], own[1], own[2]], [own[0], other], [other])):
+            answer = await worker.verify(
+                ids=PROMPT,
+                candidates=[{"token_ids": draft}],
+                strategy=strategy,
+                acceptance_threshold=threshold,
+                sampling=cold,
+                session_id=f"{strategy}{number}",
+            )
+            assert answer["token_ids"] == own[: len(answer["token_ids"])]
+            assert answer["lossless"] is True
 
 
 @async_test
