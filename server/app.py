@@ -47,6 +47,8 @@ def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
         summary="An OpenAI-compatible API whose text is drafted on one machine and verified on another.",
         version="1",
         lifespan=lifespan,
+        docs_url=None,  # these pages load scripts from elsewhere; /openapi.json stays
+        redoc_url=None,
         redirect_slashes=False,
     )
     app.state.gateway = gateway

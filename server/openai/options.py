@@ -20,12 +20,14 @@ class Request(BaseModel):
 class SpeculativeOptions(Request):
     """How this request speculates. Whatever is said here, the default strategy's text stays the same."""
 
-    enabled: bool = Field(default=True, description="false: plain decoding by the target")
+    enabled: bool | None = Field(default=None, description="false: plain decoding by the target; default: true")
     draft_tokens: int | None = Field(
         default=None, ge=1, le=MAX_DRAFT_TOKENS, description="γ: draft tokens a round; default: the pair's"
     )
     draft_model: str | None = Field(default=None, max_length=256, description="which drafter; default: the pair's")
-    num_candidates: int = Field(default=1, ge=1, le=MAX_CANDIDATES, description="N: candidates a round")
+    num_candidates: int | None = Field(
+        default=None, ge=1, le=MAX_CANDIDATES, description="N: candidates a round; default: 1"
+    )
     candidate_temperature: Number | None = Field(
         default=None, ge=0.0, le=2.0, description="of candidates beyond the first; default: the request's"
     )
@@ -35,15 +37,17 @@ class SpeculativeOptions(Request):
     strategy: Strategy | None = Field(
         default=None, description="when a draft token is accepted; default: the target's own default, `deterministic`"
     )
-    acceptance_threshold: Number = Field(default=0.1, ge=0.0, le=1.0, description="for the strategy `threshold`")
+    acceptance_threshold: Number | None = Field(
+        default=None, ge=0.0, le=1.0, description="for the strategy `threshold`; default: 0.1"
+    )
     max_speculation_depth: int | None = Field(
         default=None, ge=1, le=MAX_DRAFT_TOKENS, description="the most γ may adapt to; default: 8, or γ where higher"
     )
     adaptive_speculation: bool | None = Field(
         default=None, description="let γ and N adapt; default: the gateway's setting"
     )
-    log_decisions: bool = Field(
-        default=False, description="let the target log each token's verdict, where the gateway's settings allow it"
+    log_decisions: bool | None = Field(
+        default=None, description="let the target log each token's verdict, where the gateway's settings allow it"
     )
 
 

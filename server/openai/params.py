@@ -12,6 +12,7 @@ from server.openai.options import GenerationOptions, SpeculativeOptions
 from server.rounds import Speculation
 
 _DEFAULT_DEPTH = 8
+_DEFAULT_THRESHOLD = 0.1
 # Fields of Sampling that a request sets under the same name.
 _SAMPLING_FIELDS = (
     "temperature",
@@ -46,6 +47,8 @@ def sampling(options: GenerationOptions, seed: int, target: ModelInfo) -> Sampli
     for key in given.get("logit_bias", ()):
         if not (key.isascii() and key.isdecimal() and len(key) < 11 and int(key) < rows):
             raise InvalidRequest("the keys of 'logit_bias' must be token ids of the model", param="logit_bias")
+    if len({int(key) for key in given.get("logit_bias", ())}) < len(given.get("logit_bias", ())):
+        raise InvalidRequest("'logit_bias' must name a token once", param="logit_bias")
     for token_id in given.get("stop_token_ids", ()):
         if token_id >= rows:
             raise InvalidRequest("'stop_token_ids' must be token ids of the model", param="stop_token_ids")
@@ -97,6 +100,7 @@ def output_tokens(
 def speculation(options: SpeculativeOptions | None, model: ServedModel, config: GatewayConfig) -> Speculation:
     """Raises InvalidRequest where the block contradicts itself, NotSupported for what these workers can't do."""
     block = options or SpeculativeOptions()
+    enabled = block.enabled is not False
     target, drafter = model.target.capabilities, model.drafter
     if block.draft_tokens is not None and (block.max_speculation_depth or 32) < block.draft_tokens:
         raise InvalidRequest(
@@ -115,9 +119,10 @@ def speculation(options: SpeculativeOptions | None, model: ServedModel, config: 
     strategy = block.strategy or target.default_strategy
     if strategy not in target.strategies:
         raise not_yet("speculative.strategy", f"the target knows {', '.join(target.strategies)}")
-    if strategy == "probabilistic" and block.enabled and drafter.capabilities and not drafter.capabilities.q:
+    if strategy == "probabilistic" and enabled and drafter.capabilities and not drafter.capabilities.q:
         raise not_yet("speculative.strategy", "the draft worker does not send its distribution")
-    _check_candidates(block, model, strategy == "probabilistic")
+    candidates = block.num_candidates or 1
+    _check_candidates(candidates, model, strategy == "probabilistic")
     if block.adaptive_speculation and not model.adaptive:
         raise not_yet("speculative.adaptive_speculation", "γ and N are fixed here")
     if block.log_decisions and not config.log_content:
@@ -128,25 +133,25 @@ def speculation(options: SpeculativeOptions | None, model: ServedModel, config: 
     draft_tokens = block.draft_tokens or min(drafter.draft_tokens, block.max_speculation_depth or 32, most)
     adaptive = block.adaptive_speculation if block.adaptive_speculation is not None else config.adaptive_speculation
     return Speculation(
-        enabled=block.enabled,
+        enabled=enabled,
         draft_tokens=draft_tokens,
         draft_model=block.draft_model,
-        num_candidates=block.num_candidates,
+        num_candidates=candidates,
         candidate_temperature=block.candidate_temperature,
         candidate_top_p=block.candidate_top_p,
         strategy=strategy,
-        acceptance_threshold=block.acceptance_threshold,
+        acceptance_threshold=_DEFAULT_THRESHOLD if block.acceptance_threshold is None else block.acceptance_threshold,
         max_speculation_depth=block.max_speculation_depth or max(min(_DEFAULT_DEPTH, most), draft_tokens),
         adaptive=adaptive and model.adaptive,
     )
 
 
-def _check_candidates(block: SpeculativeOptions, model: ServedModel, probabilistic: bool) -> None:
+def _check_candidates(candidates: int, model: ServedModel, probabilistic: bool) -> None:
     drafter = model.drafter.capabilities
     most = min(model.target.capabilities.max_candidates, drafter.max_candidates if drafter else 8)
-    if block.num_candidates > most:
+    if candidates > most:
         raise not_yet("speculative.num_candidates", f"these workers take at most {most}")
-    if probabilistic and block.num_candidates > 1:
+    if probabilistic and candidates > 1:
         raise NotSupported(
             "'speculative.num_candidates' above 1 would not be lossless with the strategy 'probabilistic'",
             param="speculative.num_candidates",

@@ -150,7 +150,7 @@ def make_plan(
     speculation = params.speculation(options.speculative, model, config)
     stop = params.stop_strings(options.stop, config)
     skip_special = options.skip_special_tokens is not False and not keep_special_tokens
-    log_decisions = options.speculative is not None and options.speculative.log_decisions
+    log_decisions = options.speculative is not None and bool(options.speculative.log_decisions)
     answer_id = f"{kind}-{uuid.uuid4().hex}"
     choices: list[Choice] = []
     for job in jobs:

@@ -10,6 +10,7 @@ import openai
 import pytest
 from api_doubles import END, MODEL, TOKENIZER, Running, ScriptedBackend, Start, make_round
 
+from server.openai.options import SpeculativeOptions
 from server.rounds import GenerationRequest, Round
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
@@ -255,6 +256,14 @@ def test_the_speculative_block(gateway: Running) -> None:
     assert speculation.adaptive is False
     for name in block.keys() - {"adaptive_speculation"}:
         assert getattr(speculation, name) == block[name], name
+
+
+def test_null_in_the_speculative_block_is_the_default(gateway: Running) -> None:
+    gateway.chat(speculative={})
+    default = gateway.backend.requests[-1].speculation
+    gateway.chat(speculative=dict.fromkeys(SpeculativeOptions.model_fields))
+    assert gateway.backend.requests[-1].speculation == default
+    assert gateway.backend.requests[-1].log_decisions is False
 
 
 def test_the_speculative_block_by_default(gateway: Running) -> None:

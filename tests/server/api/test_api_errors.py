@@ -41,6 +41,7 @@ def error(response: Any, status: int = 400) -> dict[str, Any]:
         ({"seed": 1.5}, "seed"),
         ({"stop": ["a", "b", "c", "d", "e"]}, "stop"),
         ({"stop": ""}, "stop"),
+        ({"logit_bias": {"1": 1, "01": 1}}, "logit_bias"),
         ({"stop": ["a", 5]}, "stop[1]"),
         ({"stop": "x" * 5000}, "stop"),
         ({"stream": "yes"}, "stream"),

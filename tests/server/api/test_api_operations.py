@@ -155,3 +155,8 @@ def test_the_openapi_document_is_whole(gateway: Running) -> None:
 
     missing = {found for found in references(document) if found.rpartition("/")[2] not in schemas}
     assert missing == set()
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc"])
+def test_no_page_that_loads_scripts_from_elsewhere(gateway: Running, path: str) -> None:
+    assert gateway.get(path).status_code == 404
