@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -72,10 +73,14 @@ def _prompts(report: Report) -> Table:
         "spec.",
         "expected",
         "measured",
-        "same text",
+        "same",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
         title=f"Prompts (γ {report.draft_tokens})",
         title_justify="left",
-        caption="accepted: of draft tokens looked at; drafted: rounds with a draft; plain, spec.: tokens a second",
+        caption="accepted: of draft tokens looked at; drafted: rounds with a draft; plain, spec.: tokens a second; "
+        "same: the text is the same with speculation as without",
         caption_justify="left",
     )
     for result in report.prompts:
