@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -74,8 +73,8 @@ def _prompts(report: Report) -> Table:
         "expected",
         "measured",
         "same",
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        box=None,
+        padding=(0, 2, 0, 0),
         pad_edge=False,
         title=f"Prompts (γ {report.draft_tokens})",
         title_justify="left",

@@ -16,6 +16,7 @@ from config.settings import Loaded, SettingsError, load
 from tandem.addresses import service_url
 from tandem.cores import available_cores
 from tandem.options import Flag
+from tandem.supervisor import DRAIN_SECONDS
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -82,7 +83,10 @@ def settings_for_up(given: Mapping[str, Any], file: Path | None) -> UpSettings:
 
     flags["serve"]["target_urls"] = service_url(target.host, target.port)
     flags["serve"]["draft_urls"] = service_url(draft_settings.host, draft_settings.port)
-    if "draft_tokens" not in load_role("serve", ServeSettings).origins:
+    origins = load_role("serve", ServeSettings).origins
+    if "drain_seconds" not in origins:
+        flags["serve"]["drain_seconds"] = str(DRAIN_SECONDS)
+    if "draft_tokens" not in origins:
         flags["serve"]["draft_tokens"] = str(pair.draft_tokens)
     serve = load_role("serve", ServeSettings).settings
     _refuse_one_port_for_two(serve, draft_settings, target)
