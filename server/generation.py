@@ -12,7 +12,7 @@ from types import TracebackType
 from protocol.errors import WireError
 from server.background import Background
 from server.choice import Choice, Delta
-from server.errors import ApiError, InternalError, TookTooLong, from_wire
+from server.errors import ApiError, InternalError, TookTooLong, Unavailable, from_wire
 from server.metrics import Metrics
 from server.rounds import RoundSource
 
@@ -86,6 +86,10 @@ class Generation:
     async def _run(self, choice: Choice) -> None:
         try:
             await self._pump(choice)
+        except asyncio.CancelledError:
+            # Where it is the reader that left, nobody reads this; else the server ends, and the client must be told.
+            self._end_with(Unavailable("the server is shutting down: this answer is not complete"))
+            raise
         except ApiError as error:
             await self._queue.put(error)
         except WireError as error:
@@ -95,6 +99,12 @@ class Generation:
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("generation failed: %s\n%s", type(error).__name__, where)
             await self._queue.put(InternalError("generation failed because of a fault in the server"))
+
+    def _end_with(self, error: ApiError) -> None:
+        """The next that is read. Deltas that still wait are dropped, as there may be no room: a prefix was sent."""
+        while not self._queue.empty():
+            self._queue.get_nowait()
+        self._queue.put_nowait(error)
 
     async def _pump(self, choice: Choice) -> None:
         with self._metrics.sequence(len(choice.request.prompt), self._arrived) as observed:

@@ -72,10 +72,14 @@ def _prompts(report: Report) -> Table:
         "spec.",
         "expected",
         "measured",
-        "same text",
+        "same",
+        box=None,
+        padding=(0, 2, 0, 0),
+        pad_edge=False,
         title=f"Prompts (γ {report.draft_tokens})",
         title_justify="left",
-        caption="accepted: of draft tokens looked at; drafted: rounds with a draft; plain, spec.: tokens a second",
+        caption="accepted: of draft tokens looked at; drafted: rounds with a draft; plain, spec.: tokens a second; "
+        "same: the text is the same with speculation as without",
         caption_justify="left",
     )
     for result in report.prompts:

@@ -118,9 +118,10 @@ def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Verdict:
 
 
 def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
-    """Each part whose cost alone is to blame: without it, speculation would pay.
+    """The parts that alone are to blame (without one of them speculation would pay), the dearest first.
 
-    Where there is none, that, and what makes up a tenth of a round or more.
+    Each is measured by the speed-up there would be without it (for acceptance: were all accepted). Beside the first
+    one, and where no part alone is to blame, those that make up a tenth of a round or more are told.
     """
     gamma, plain = draft_tokens, costs.step(1)
     draft = costs.draft_call + gamma * costs.draft_token
@@ -130,8 +131,8 @@ def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
     needed = tokens / speed_up(costs, gains, gamma)
     flat = replace(costs, steps=((1, plain),))
 
-    def pays_with(costs: Costs = costs, gains: Yield = gains) -> bool:
-        return speed_up(costs, gains, gamma) > 1
+    def without(costs: Costs = costs, gains: Yield = gains) -> float:
+        return speed_up(costs, gains, gamma)
 
     slow_draft = f"the draft is too slow: {draft:.1f} ms for {gamma} tokens, where a target step takes {plain:.1f} ms"
     few = (
@@ -141,16 +142,15 @@ def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
     far = f"the round trips are too long: {trips:.1f} ms a round, where a target step takes {plain:.1f} ms"
     steep = f"verifying is too dear: {gamma + 1} rows take {extra:.1f} ms more than one row's {plain:.1f} ms"
     blame = [
-        (pays_with(replace(costs, draft_call=0.0, draft_token=0.0)), draft, slow_draft),
-        (pays_with(gains=Yield(1.0, 1.0)), plain, few),
-        (pays_with(replace(costs, draft_round_trip=0.0, target_round_trip=0.0)), trips, far),
-        (pays_with(flat), extra, steep),
+        (without(replace(costs, draft_call=0.0, draft_token=0.0)), draft, slow_draft),
+        (without(gains=Yield(1.0, 1.0)), plain, few),
+        (without(replace(costs, draft_round_trip=0.0, target_round_trip=0.0)), trips, far),
+        (without(flat), extra, steep),
     ]
-    alone = [reason for would_pay, _, reason in blame if would_pay]
-    if alone:
-        return alone
+    blame.sort(key=lambda part: part[0], reverse=True)
     worth_naming = costs.round(gamma) / 10
-    return [
-        "no single part is to blame",
-        *(reason for _, cost, reason in blame if cost >= worth_naming or reason is few),
-    ]
+    material = [(speed, reason) for speed, cost, reason in blame if cost >= worth_naming or reason is few]
+    alone = [reason for speed, _, reason in blame if speed > 1][:1]
+    if alone:
+        return alone + [reason for speed, reason in material if speed > 1 and reason not in alone]
+    return ["no single part is to blame", *(reason for _, reason in material)]

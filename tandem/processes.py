@@ -114,16 +114,29 @@ class Child:
         return bool(_ERROR.search(line) or (self.show_warnings and _WARNING.search(line)))
 
 
-def stop_all(children: Sequence[Child], grace_seconds: float, hurry: threading.Event) -> None:
-    """One after the other SIGTERM and a bounded wait, all within `grace_seconds`; then SIGKILL to what is left.
+def stop_all(children: Sequence[Child], drain_seconds: float, grace_seconds: float, hurry: threading.Event) -> None:
+    """SIGTERM to the first; once it has ended to the others; all within `grace_seconds`, then SIGKILL to what is left.
 
+    After `drain_seconds` the first gets a second SIGTERM, on which the gateway ends the streams that still run.
     `hurry` cuts the waits short.
     """
-    deadline = time.monotonic() + grace_seconds
-    for child in children:
-        child.send(signal.SIGTERM)
-        while not child.wait(0.1) and time.monotonic() < deadline and not hurry.is_set():
+    began = time.monotonic()
+
+    def wait(child: Child, seconds: float) -> bool:
+        """`seconds` are counted from the start."""
+        while not (ended := child.wait(0.1)) and time.monotonic() < began + seconds and not hurry.is_set():
             pass
+        return ended
+
+    for child in children[:1]:
+        child.send(signal.SIGTERM)
+        if not wait(child, min(drain_seconds, grace_seconds)):
+            child.send(signal.SIGTERM)
+            wait(child, grace_seconds)
+    for child in children[1:]:
+        child.send(signal.SIGTERM)
+    for child in children[1:]:
+        wait(child, grace_seconds)
     for child in children:
         child.send(signal.SIGKILL)  # also to what the process left behind in its group
         child.wait(5)

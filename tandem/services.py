@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
+import socket
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 from typing import Literal
 
@@ -17,6 +21,39 @@ from config.settings import SettingsError
 from tandem.addresses import is_loopback
 
 logger = logging.getLogger("tandem")
+
+
+# For the last events of streams that were ended to be written.
+_FAREWELL_SECONDS = 2
+
+
+class _Server(uvicorn.Server):
+    """When the drain time is over, or on a second signal, `end_requests` is called; soon after all is cut."""
+
+    def __init__(self, config: uvicorn.Config, drain_seconds: float, end_requests: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._drain_seconds = drain_seconds
+        self._end_requests = end_requests
+        self._drained = asyncio.Event()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end_after_drain())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            asyncio.get_running_loop().call_soon_threadsafe(self._drained.set)
+        else:
+            super().handle_exit(sig, frame)
+
+    async def _end_after_drain(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_seconds):
+                await self._drained.wait()
+        self._end_requests()
 
 
 class Runner:
@@ -32,8 +69,10 @@ class Runner:
         self._server: uvicorn.Server | None = None
         self._failed = False
 
-    def run(self, app: FastAPI) -> None:
-        """Serve until SIGTERM or SIGINT, drain, and return; ends the process with code 1 where `fail` was called."""
+    def run(self, app: FastAPI, end_requests: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGTERM or SIGINT, drain, and return. `end_requests` is to end what outlasts the drain.
+
+        Ends the process with code 1 where `fail` was called."""
         config = uvicorn.Config(
             app,
             host=self._host,
@@ -43,9 +82,9 @@ class Runner:
             log_config=None,  # uvicorn's loggers go the way of all others
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=max(1, round(self._drain_seconds)),
+            timeout_graceful_shutdown=math.ceil(self._drain_seconds) + _FAREWELL_SECONDS,
         )
-        self._server = server = uvicorn.Server(config)
+        self._server = server = _Server(config, self._drain_seconds, end_requests)
 
         def stop(number: int, frame: FrameType | None) -> None:
             server.should_exit = True
@@ -79,7 +118,9 @@ def run_gateway(settings: ServeSettings) -> None:
         app = create_app(settings, Fleet(settings))
     except (OSError, ValueError) as error:
         raise SettingsError(f"api_key_file: {error}") from None
-    Runner(settings.host, settings.port, settings.drain_seconds, http=Connection).run(app)
+    Runner(settings.host, settings.port, settings.drain_seconds, http=Connection).run(
+        app, end_requests=app.state.gateway.background.cancel
+    )
 
 
 def run_draft_worker(settings: DraftSettings) -> None:

@@ -20,7 +20,11 @@ from tandem.processes import Child, stop_all
 from tandem.progress import Progress
 
 POLL_SECONDS = 0.2
-GRACE_SECONDS = 15.0
+# For running requests to end; where a process has died, most of them cannot.
+DRAIN_SECONDS = 5.0
+DRAIN_SECONDS_AFTER_A_DEATH = 1.0
+# Beyond the drain, for all processes to end.
+GRACE_SECONDS = 5.0
 SAME_SIGNAL_SECONDS = 1.0
 
 
@@ -51,12 +55,14 @@ class Supervisor:
         *,
         log_dir: Path | None = None,
         show_all: bool = False,
+        drain_seconds: float = DRAIN_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
         self._services = services
         self._console = console
         self._log_dir = log_dir
         self._show_all = show_all
+        self._drain_seconds = drain_seconds
         self._grace_seconds = grace_seconds
         self._progress = Progress(console, [service.label for service in services])
         self._children: list[Child] = []
@@ -81,10 +87,12 @@ class Supervisor:
             return 0
         except (Failure, OSError) as error:
             self._console.print(f"tandem: {error}", markup=False, soft_wrap=True)
+            self._drain_seconds = min(self._drain_seconds, DRAIN_SECONDS_AFTER_A_DEATH)
             return 1
         finally:
             # The gateway, started last, first: running requests end while their workers still live.
-            stop_all(self._children[::-1], self._grace_seconds, self._hurry)
+            drain = self._drain_seconds
+            stop_all(self._children[::-1], drain, drain + self._grace_seconds, self._hurry)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         """The first signal stops the set; one that comes later stops waiting for it.

@@ -26,7 +26,13 @@ def run_up(
     target, draft = settings.target.model, settings.draft.model
     console.print(f"Tandem: target {target}, draft {draft}, γ {settings.serve.draft_tokens}", markup=False)
     warn_if_public(settings, console)
-    supervisor = Supervisor(services(settings, config), console, log_dir=log_dir, show_all=verbose)
+    supervisor = Supervisor(
+        services(settings, config),
+        console,
+        log_dir=log_dir,
+        show_all=verbose,
+        drain_seconds=settings.serve.drain_seconds,
+    )
     return supervisor.run(ready_timeout, lambda: announce(settings))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,10 +12,11 @@ from pydantic import BaseModel
 
 from config.pairs import LOOKUP, full_id, pair_for
 from config.roles import ROLES, DraftSettings, Role, ServeSettings, TargetSettings
-from config.settings import Loaded, load
+from config.settings import Loaded, SettingsError, load
 from tandem.addresses import service_url
 from tandem.cores import available_cores
 from tandem.options import Flag
+from tandem.supervisor import DRAIN_SECONDS
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -81,11 +83,27 @@ def settings_for_up(given: Mapping[str, Any], file: Path | None) -> UpSettings:
 
     flags["serve"]["target_urls"] = service_url(target.host, target.port)
     flags["serve"]["draft_urls"] = service_url(draft_settings.host, draft_settings.port)
-    if "draft_tokens" not in load_role("serve", ServeSettings).origins:
+    origins = load_role("serve", ServeSettings).origins
+    if "drain_seconds" not in origins:
+        flags["serve"]["drain_seconds"] = str(DRAIN_SECONDS)
+    if "draft_tokens" not in origins:
         flags["serve"]["draft_tokens"] = str(pair.draft_tokens)
     serve = load_role("serve", ServeSettings).settings
+    _refuse_one_port_for_two(serve, draft_settings, target)
     arguments = {role: _arguments(values) for role, values in flags.items()}
     return UpSettings(serve=serve, draft=draft_settings, target=target, arguments=arguments)
+
+
+def _refuse_one_port_for_two(serve: ServeSettings, draft: DraftSettings, target: TargetSettings) -> None:
+    listeners = [
+        ("--port", serve.host, serve.port),
+        ("--draft-port", draft.host, draft.port),
+        ("--target-port", target.host, target.port),
+    ]
+    everywhere = ("0.0.0.0", "::")
+    for (flag, host, port), (other_flag, other_host, other_port) in combinations(listeners, 2):
+        if port == other_port and (host == other_host or host in everywhere or other_host in everywhere):
+            raise SettingsError(f"{other_flag}: {port} is the port of {flag} already: each process needs its own")
 
 
 def _arguments(values: Mapping[str, Any]) -> list[str]:

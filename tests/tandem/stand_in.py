@@ -27,6 +27,11 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+def farewell(number: int, frame: object) -> None:
+    logging.error("ended the streams")
+    sys.exit(0)
+
+
 def main() -> None:
     port, Handler.mode = int(sys.argv[1]), sys.argv[2]
     hold_on()
@@ -38,6 +43,8 @@ def main() -> None:
         raise LookupError("no such thing")
     if Handler.mode == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if Handler.mode == "drains":  # as the gateway does while a stream runs: until it is told twice
+        signal.signal(signal.SIGTERM, lambda number, frame: signal.signal(signal.SIGTERM, farewell))
     if Handler.mode == "family":
         helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         print(f"helper {helper.pid}", flush=True)

@@ -174,3 +174,14 @@ def test_the_report_for_people(setup: Setup, capsys: pytest.CaptureFixture[str])
     assert code == 0
     assert "round trip to the target" in said
     assert "chat: speculation will not pay here, because the draft is too slow" in said
+
+
+def test_the_tables_headers_fit_a_terminal_of_80_columns(
+    setup: Setup, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    options: dict[str, Any] = {"api_key": None, "draft_tokens": None, "max_tokens": 24, "timeout": 10.0}
+    run_doctor(ServeSettings(), **setup.urls, **options, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    headers = "prompt accepted drafted tok/round plain spec. expected measured same"
+    assert headers in [" ".join(line.split()) for line in lines]

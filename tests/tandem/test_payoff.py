@@ -78,6 +78,21 @@ def test_dear_verification_is_blamed() -> None:
     assert only_reason(costs, Yield(0.6)).startswith("verifying is too dear: 6 rows take 150.0 ms more")
 
 
+def test_the_dominant_part_is_blamed_and_not_one_that_merely_tips_the_balance() -> None:
+    # Without its 4.4 ms of round trips, it would just pay; but what is wrong is that little is accepted.
+    costs = Costs(((1, 172.8), (6, 180.0)), 1.0, 1.0, 2.2, 2.2)
+    gains = Yield(0.08)
+    assert speed_up(replace(costs, draft_round_trip=0.0, target_round_trip=0.0), gains, 5) > 1
+    assert only_reason(costs, gains).startswith("too little is accepted")
+
+
+def test_of_several_parts_the_one_that_costs_the_most_speed_comes_first() -> None:
+    costs = replace(GOOD, draft_round_trip=40.0, target_round_trip=40.0)
+    first, second = judge(costs, Yield(0.8), 5).reasons
+    assert first.startswith("the round trips are too long")
+    assert second.startswith("too little is accepted")
+
+
 def test_where_no_single_part_is_to_blame_all_are_told() -> None:
     costs = Costs(((1, 10.0), (6, 100.0)), 50.0, 20.0, 60.0, 60.0)
     verdict = judge(costs, Yield(0.1), 5)

@@ -122,14 +122,25 @@ def test_a_traceback_is_shown_whole(started: list[Up]) -> None:
     assert "LookupError: no such thing" in shown
 
 
-def test_a_child_that_is_killed_later_ends_the_others(started: list[Up]) -> None:
+def test_a_gateway_whose_drain_is_over_is_told_to_end_its_streams_and_not_killed(started: list[Up]) -> None:
+    up = Up("ready", "ready", "drains", grace=WAIT)
+    started.append(up)
+    up.until_announced()
+    up.process.send_signal(signal.SIGTERM)
+    code, said = up.finish()
+    assert code == 0
+    assert "ended the streams" in said
+
+
+@pytest.mark.parametrize("name", ["target", "draft", "gateway"])
+def test_a_child_that_is_killed_later_ends_the_others(started: list[Up], name: str) -> None:
     up = Up("ready", "ready", "ready")
     started.append(up)
     up.until_announced()
-    up.child("target").kill()
+    up.child(name).kill()
     code, said = up.finish()
     assert code == 1
-    assert "the target process was killed by SIGKILL" in said
+    assert f"the {name} process was killed by SIGKILL" in said
     up.assert_nothing_is_left()
 
 

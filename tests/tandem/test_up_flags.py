@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from config.roles import DraftSettings, Role, ServeSettings, TargetSettings
-from config.settings import load
-from tandem.cli import app
+from config.settings import SettingsError, load
+from tandem.cli import app, main
 from tandem.up import services
 from tandem.up_flags import settings_for_up
 
@@ -76,3 +76,28 @@ def test_a_child_started_with_the_arguments_arrives_at_the_same_settings(
 
     for role, expected in (("serve", settings.serve), ("draft", settings.draft), ("target", settings.target)):
         assert load(role, models[role], flags=received[role], file=file).settings == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"port": "9000", "draft_port": "9000"}, "--draft-port: 9000 is the port of --port already"),
+        ({"target_port": "8001"}, "--target-port: 8001 is the port of --draft-port already"),
+        ({"host": "0.0.0.0", "port": "8002"}, "--target-port: 8002 is the port of --port already"),
+    ],
+)
+def test_one_port_for_two_processes_is_refused(given: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        settings_for_up(given, None)
+    assert settings_for_up({"host": "127.0.0.2", "port": "8002"}, None).serve.port == 8002
+
+
+def test_one_port_for_two_ends_with_code_2_and_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["tandem", "up", "--port", "9000", "--draft-port", "9000"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("tandem: wrong setting: --draft-port: 9000")
