@@ -78,7 +78,7 @@ class Runner:
             host=self._host,
             port=self._port,
             http=self._http,
-            ws="none",  # no service has a websocket: uvicorn would take the connection over and leave the caller waiting
+            ws="none",  # else uvicorn would take the connection over and leave the caller waiting
             log_config=None,  # uvicorn's loggers go the way of all others
             access_log=False,
             server_header=False,
