@@ -50,7 +50,6 @@ def run_doctor(
     worker_token = settings.worker_token.get_secret_value() if settings.worker_token else None
     key = api_key or next((key.get_secret_value() for key in settings.api_keys), None)
     verify = str(settings.worker_ca_file) if settings.worker_ca_file else True
-    draft_address = draft_url or next(iter(settings.draft_urls), None)
     with ExitStack() as stack:
 
         def service(name: str, address: str, token: str | None, verify: str | bool = True) -> Service:
@@ -58,9 +57,12 @@ def run_doctor(
             stack.callback(opened.close)
             return opened
 
+        gateway = service("gateway", url or service_url(settings.host, settings.port), key)
+        target_address = target_url or gateway.first_worker("target") or settings.target_urls[0]
+        draft_address = draft_url or gateway.first_worker("draft") or next(iter(settings.draft_urls), None)
         setup = Setup(
-            gateway=service("gateway", url or service_url(settings.host, settings.port), key),
-            target=service("target", target_url or settings.target_urls[0], worker_token, verify),
+            gateway=gateway,
+            target=service("target", target_address, worker_token, verify),
             draft=service("draft", draft_address, worker_token, verify) if draft_address else None,
         )
         report = examine(setup, draft_tokens, max_tokens, fallback=settings.draft_tokens or DEFAULT_DRAFT_TOKENS)

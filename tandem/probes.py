@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import time
 import uuid
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -67,6 +68,15 @@ class Service:
             return answer.status_code == 200, str(answer.json().get("detail", ""))
         except (httpx.HTTPError, ValueError, AttributeError) as error:
             raise Unreachable(f"{self.name} at {self.url}: {_words(error)}") from None
+
+    def first_worker(self, role: Literal["target", "draft"]) -> str | None:
+        """The address of the gateway's first worker of a role, as its /ready names it; None where it names none."""
+        try:
+            _, detail = self.ready()
+        except Unreachable:
+            return None
+        found = re.search(rf"\b{role} (https?://\S+): ", detail)
+        return found[1] if found else None
 
     def round_trip_ms(self) -> float:
         """The median of several GETs of /health, connection kept alive."""

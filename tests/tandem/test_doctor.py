@@ -13,7 +13,10 @@ from fake_services import WORDS, Fake, model, serving, tokenizer_info
 from pydantic import SecretStr
 
 from config.roles import ServeSettings
+from server.fleet import Fleet
 from tandem.doctor import run_doctor
+from tandem.doctor_report import print_report
+from tandem.findings import PromptResult, Report
 
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens there
 
@@ -177,11 +180,20 @@ def test_the_report_for_people(setup: Setup, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_tables_headers_fit_a_terminal_of_80_columns(
-    setup: Setup, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    options: dict[str, Any] = {"api_key": None, "draft_tokens": None, "max_tokens": 24, "timeout": 10.0}
-    run_doctor(ServeSettings(), **setup.urls, **options, as_json=False)
-    lines = capsys.readouterr().out.splitlines()
-    headers = "prompt accepted drafted tok/round plain spec. expected measured same"
-    assert headers in [" ".join(line.split()) for line in lines]
+    print_report(Report(draft_tokens=5, prompts=[PromptResult("copying", 1234.5, 2345.6, 1.0, 16.25, 1.0, True)]))
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert "prompt accepted drafted tok/round plain spec. expected measured same" in lines
+    assert "copying 100% 100% 16.25 1234.5 2345.6 – 1.90× ✓" in lines
+
+
+def test_the_workers_are_those_that_the_gateway_names(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    urls = setup.urls
+    _, detail = Fleet(ServeSettings(target_urls=[urls["target_url"], NOWHERE], draft_urls=[urls["draft_url"]])).ready()
+    setup.gateway.answers["/ready"] = {"ready": True, "detail": detail}
+    code, report = examine(capsys, {"url": urls["url"], "target_url": None, "draft_url": None})  # type: ignore[dict-item]
+    assert code == 0
+    assert urls["target_url"] in details(report)["target"][1]
+    assert urls["draft_url"] in details(report)["draft"][1]
