@@ -14,6 +14,8 @@ from pathlib import Path
 
 from config.variables import LIFELINE_VARIABLE
 
+DRAIN_SECONDS = 5.0
+"""How long `tandem up` lets running streams go on after it was told to stop."""
 _TAIL_LINES = 8
 # A level as loggers print it (in capitals, or as JSON's value), or the start of a traceback.
 _ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|\"level\": ?\"(error|critical)\"|^Traceback ")

@@ -16,12 +16,11 @@ import httpx
 from rich.console import Console
 
 from tandem.addresses import service_url
-from tandem.processes import Child, stop_all
+from tandem.processes import DRAIN_SECONDS, Child, stop_all
 from tandem.progress import Progress
 
 POLL_SECONDS = 0.2
 # For running requests to end; where a process has died, most of them cannot.
-DRAIN_SECONDS = 5.0
 DRAIN_SECONDS_AFTER_A_DEATH = 1.0
 # Beyond the drain, for all processes to end.
 GRACE_SECONDS = 5.0

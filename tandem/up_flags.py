@@ -16,7 +16,7 @@ from config.settings import Loaded, SettingsError, load
 from tandem.addresses import service_url
 from tandem.cores import available_cores
 from tandem.options import Flag
-from tandem.supervisor import DRAIN_SECONDS
+from tandem.processes import DRAIN_SECONDS
 
 S = TypeVar("S", bound=BaseModel)
 
