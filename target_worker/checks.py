@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from protocol.errors import BadRequest, Unsupported
 from protocol.messages import GenerateRequest, ModelInfo, SequenceRequest, VerifyRequest
-from target_worker.strategies import STRATEGIES
-from target_worker.strategies.probabilistic import check_q
+from target_worker.strategies import check_candidates
 from worker.checks import check_ids, check_sequence
 
 
@@ -15,15 +14,12 @@ def check_verify(request: VerifyRequest, info: ModelInfo) -> None:
     capabilities = info.capabilities
     if request.strategy not in capabilities.strategies:
         raise Unsupported(f"strategy {request.strategy} is not supported", "strategy")
-    strategy = STRATEGIES[request.strategy]
-    most = min(capabilities.max_candidates, strategy.max_candidates)
-    if len(request.candidates) > most:
-        raise Unsupported(f"strategy {request.strategy} takes {most} candidates at most", "candidates")
+    if len(request.candidates) > capabilities.max_candidates:
+        raise Unsupported(f"this target takes {capabilities.max_candidates} candidates at most", "candidates")
     vocabulary = info.vocabulary.logits_size if info.vocabulary is not None else 0
     for index, candidate in enumerate(request.candidates):
         check_ids(candidate.token_ids, vocabulary, f"candidates.{index}.token_ids")
-        if strategy.needs_q:
-            check_q(candidate, vocabulary, f"candidates.{index}")
+    check_candidates(request.strategy, request.candidates, vocabulary)
 
 
 def check_generate(request: GenerateRequest, info: ModelInfo) -> None:
