@@ -74,7 +74,7 @@ class Lifecycle(Generic[S]):
 
     def get(self) -> S:
         """Raises NotReady."""
-        if not self.ready().ready:
+        if self._service is None or not self.ready().ready:
             raise NotReady(self._detail)
         return self._service
 
@@ -82,11 +82,10 @@ class Lifecycle(Generic[S]):
         ready = self._service is not None and not self._draining and not self._failed
         return Ready(ready=ready, detail=self._detail)
 
-    def fail(self, reason: str) -> None:
+    def fail(self, reason: str, during: str = "") -> None:
         """The service cannot go on: no call is let in any more, /ready says why, and `on_failure` hears it."""
-        logger.error("%s", reason)
         self._failed = True
-        self._detail = reason
+        self._detail = during + reason
         if self._events is not None and not self._events.is_closed():
             self._events.call_soon_threadsafe(self._on_failure, reason)
 
@@ -95,7 +94,7 @@ class Lifecycle(Generic[S]):
             service = self._load(self._progress)
         except Exception as error:
             logger.exception("loading failed")
-            self.fail(f"loading failed: {str(error) or type(error).__name__}")
+            self.fail(str(error) or type(error).__name__, "loading failed: ")
             return
         if not self._failed:
             self._detail = "ready"

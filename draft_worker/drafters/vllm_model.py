@@ -6,7 +6,7 @@ import math
 import time
 
 from draft_worker.engine import Draft
-from draft_worker.vllm_processor import Told, read
+from draft_worker.vllm_rows import Told, read
 from engines.drawing import Drawing
 from engines.vllm.engine import VllmEngine, all_of
 from engines.vllm.requests import Answer, Place, sampling_params

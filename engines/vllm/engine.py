@@ -79,7 +79,7 @@ class VllmEngine:
         def finish(done: asyncio.Task[T]) -> None:
             self._tasks.discard(done)
             if not here.is_closed():
-                here.call_soon_threadsafe(lambda: ended.done() or ended.set_result(None))
+                here.call_soon_threadsafe(_set, ended)
 
         self._loop.call_soon_threadsafe(begin)
         try:
@@ -194,6 +194,11 @@ async def all_of(work: list[Coroutine[Any, Any, T]]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _set(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 async def _until(ended: asyncio.Future[None]) -> None:
