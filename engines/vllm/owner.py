@@ -11,6 +11,9 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
+
+import psutil
 
 _VARIABLE = "TANDEM_VLLM_OWNER"
 _SECONDS = 1.0
@@ -26,21 +29,15 @@ def end_with_owner() -> None:
     named = os.environ.get(_VARIABLE)
     if named is None or int(named) == os.getpid():
         return
-    threading.Thread(target=_watch, args=(int(named), os.getppid()), name="tandem-owner", daemon=True).start()
+    watching = (int(named), os.getppid())
+    threading.Thread(target=_watch, args=watching, name="tandem-owner", daemon=True).start()
 
 
 def _watch(owner: int, parent: int) -> None:
-    while _is_there(owner):
-        time.sleep(_SECONDS)
+    with suppress(psutil.NoSuchProcess):
+        process = psutil.Process(owner)
+        while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            time.sleep(_SECONDS)
     if parent != owner and os.getppid() == parent:
-        os.kill(parent, signal.SIGKILL)  # an executor's worker process: what started it is vLLM's engine process
+        os.kill(parent, signal.SIGKILL)  # this is an executor's process; what started it is vLLM's engine process
     os._exit(1)
-
-
-def _is_there(process: int) -> bool:
-    """Whether it runs; one that has ended and waits to be collected does not."""
-    try:
-        with open(f"/proc/{process}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False
