@@ -1,0 +1,204 @@
+"""The proposer that vLLM calls after each of its steps (`custom_class` in its speculative configuration)."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engines.vllm.proposer.answers import Verdict, drafted, verdict
+from engines.vllm.proposer.options import read_options
+from engines.vllm.proposer.pace import Pace
+from engines.vllm.proposer.sequence import Ids, Sequence, Sequences
+from engines.vllm.proposer.soundness import Sampler, examine
+from engines.vllm.proposer.vocabulary import VocabularyCheck
+from engines.vllm.proposer.worker import DraftWorker, Json
+from protocol.messages import MAX_DRAFT_TOKENS
+
+logger = logging.getLogger("vllm.tandem")
+
+# Contexts up to this many tokens are read by the draft call itself; longer ones beside the engine first.
+READ_AHEAD = 64
+# After the sampler met a sampled request, drafts are not proposed for this many steps, then it is looked again.
+_PAUSED_STEPS = 16
+_REFUSED_SECONDS = 60.0
+_FAILED_SECONDS = 0.25
+_MAX_ITEMS = 256
+
+
+class TandemProposer:
+    """Asks a Tandem draft worker for each step's drafts, all requests in one call.
+
+    It runs in the engine's own process, between two of its steps: it never raises, and never waits longer than its
+    deadline. A wrong or missing draft costs time, not text; vLLM verifies every token.
+    """
+
+    def __init__(self, vllm_config: Any) -> None:
+        """Raises ValueError for options that are wrong."""
+        self._options = read_options(vllm_config.additional_config)
+        speculative = vllm_config.speculative_config
+        self._gamma = min(speculative.num_speculative_tokens, MAX_DRAFT_TOKENS)
+        self._synthetic = getattr(speculative, "rejection_sample_method", None) == "synthetic"
+        parallel = vllm_config.parallel_config
+        # Every rank calls propose(); the first one's answer counts.
+        self._first_rank = parallel.rank % parallel.tensor_parallel_size == 0
+        model = vllm_config.model_config
+        self._max_model_len: int = model.max_model_len
+        self._vocabulary: int = model.get_vocab_size()
+        self._worker = DraftWorker(self._options, VocabularyCheck(model, self._options.check_vocabulary))
+        self._sequences = Sequences()
+        self._pace = Pace(self._options.deadline_ms)
+        self._sampler: Sampler | None = None
+        self._dropped = 0
+        self._paused = 0
+
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        """vLLM calls it on every rank once the target is loaded: the sampler is tested, and the first rank begins."""
+        if self._synthetic or self._options.trust_sampler:
+            self._sampler = Sampler()
+        else:
+            self._sampler = examine(_device(args))
+        if self._sampler is not None and self._first_rank:
+            self._worker.start()
+
+    def close(self) -> None:
+        self._worker.close()
+
+    def propose(
+        self,
+        sampled_token_ids: list[list[int]],
+        num_tokens_no_spec: npt.NDArray[np.int32],
+        token_ids_cpu: Ids,
+        slot_mappings: Any = None,
+        **unknown: Any,
+    ) -> list[list[int]]:
+        """Drafts for each row of the batch. Never raises.
+
+        Args:
+            sampled_token_ids: what the step has added to each row, [] where it was still reading the prompt.
+            num_tokens_no_spec: [rows], each row's length with these.
+            token_ids_cpu: [rows, max_model_len], int32, each row's ids.
+
+        Returns:
+            For each row up to `num_speculative_tokens` ids.
+        """
+        drafts: list[list[int]] = [[] for _ in sampled_token_ids]
+        if not self._first_rank or self._sampler is None:
+            return drafts
+        self._pace.step_ended()
+        try:
+            rows = self._rows(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            if not self._is_paused(self._sampler):
+                self._read(rows)
+                self._draft(rows, drafts)
+        except Exception:
+            logger.exception("Tandem: no drafts in this step")
+            drafts = [[] for _ in sampled_token_ids]
+        self._pace.step_begins()
+        return drafts
+
+    def _rows(
+        self, sampled_token_ids: list[list[int]], num_tokens: npt.NDArray[np.int32], token_ids: Ids
+    ) -> list[_Row]:
+        """The batch's sequences as they are now; sessions of those that have left it are deleted."""
+        stops = self._worker.stop_token_ids
+        rows = []
+        for index, sampled in enumerate(sampled_token_ids):
+            length = int(num_tokens[index])
+            sequence = self._sequences.find(token_ids[index, :length], len(sampled))
+            # The last token before max_model_len is the target's own; one that ends the text needs no draft.
+            room = 0 if sampled and sampled[-1] in stops else self._max_model_len - length
+            rows.append(_Row(index, sequence, length, room, min(self._gamma, room - 1) if sampled else 0))
+        left = self._sequences.end_step()
+        for sequence in left:
+            sequence.gone = True
+        self._forget([sequence for sequence in left if not sequence.reading])
+        return rows
+
+    def _forget(self, sequences: list[Sequence]) -> None:
+        if known := [sequence.session_id for sequence in sequences if sequence.round >= 0]:
+            self._worker.forget(known)
+
+    def _is_paused(self, sampler: Sampler) -> bool:
+        """Whether a sampled request was met lately that the sampler would not get right beside drafts."""
+        if sampler.dropped != self._dropped:
+            self._dropped = sampler.dropped
+            self._paused = _PAUSED_STEPS
+        elif self._paused:
+            self._paused -= 1
+        return self._paused > 0
+
+    def _read(self, rows: list[_Row]) -> None:
+        """Have long contexts read beside the engine."""
+        unread = [row for row in rows if row.room > 0 and row.sequence.unread > READ_AHEAD and row.sequence.may_ask]
+        if not unread or not self._worker.ready:
+            return
+        for row in unread:
+            row.sequence.reading = True
+
+        def ask(seconds: float) -> list[Json]:
+            return [self._question(row, 0, seconds) for row in unread]
+
+        def done(items: list[Json] | None) -> None:
+            for index, row in enumerate(unread):
+                self._settle(row, items[index] if items is not None else None)
+                row.sequence.reading = False
+            self._forget([row.sequence for row in unread if row.sequence.gone])
+
+        self._worker.read(ask, done)
+
+    def _draft(self, rows: list[_Row], drafts: list[list[int]]) -> None:
+        """Fill in the drafts of those rows whose context the worker knows, or can read in passing."""
+        asked = [row for row in rows if row.most > 0 and row.sequence.unread <= READ_AHEAD and row.sequence.may_ask][
+            :_MAX_ITEMS
+        ]
+        if not asked or not self._worker.ready:
+            return
+        seconds = self._pace.seconds
+        items = self._worker.draft([self._question(row, row.most, seconds) for row in asked], seconds)
+        if items is None:
+            return
+        useful = False
+        for row, item in zip(asked, items, strict=True):
+            found = self._settle(row, item)
+            if found == "served":
+                tokens = drafted(item, row.most, self._vocabulary)
+                if tokens is not None:
+                    drafts[row.index] = tokens
+                else:
+                    found = "failed"
+            useful |= found != "failed"
+        self._worker.served(useful)
+
+    def _question(self, row: _Row, draft_tokens: int, seconds: float) -> Json:
+        return row.sequence.question(row.length, draft_tokens, row.room, seconds, self._options.draft_model)
+
+    def _settle(self, row: _Row, item: object) -> Verdict:
+        """What an answer says of the worker's session."""
+        found = verdict(item)
+        if found == "served":
+            row.sequence.hold(row.length)
+        elif found == "lost":
+            row.sequence.restart()
+        else:
+            row.sequence.rest(_REFUSED_SECONDS if found == "refused" else _FAILED_SECONDS)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A row of the batch: `room` tokens may follow, `most` of them drafted now."""
+
+    index: int
+    sequence: Sequence
+    length: int
+    room: int
+    most: int
+
+
+def _device(args: tuple[Any, ...]) -> Any:
+    """Where the target's weights are, given load_model's arguments."""
+    return next(args[0].parameters()).device

@@ -1,0 +1,124 @@
+"""What the proposer remembers of each request: the draft worker's session for it, found again by its token ids."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import numpy.typing as npt
+
+from protocol.hashing import PrefixHashes
+
+Ids = npt.NDArray[np.int32]
+
+_TAIL = 8
+
+
+class Sequence:
+    """One request's ids, and which of them the draft worker is known to hold."""
+
+    def __init__(self, ids: Ids, num_prompt_tokens: int) -> None:
+        self.num_prompt_tokens = num_prompt_tokens
+        self.reading = False
+        self.gone = False
+        self._rests_until = 0.0
+        self.restart()
+        self._buffer = np.empty(len(ids) + 256, dtype=np.int32)
+        self._length = 0
+        self.append(ids)
+
+    def restart(self) -> None:
+        """Begin a session anew: the worker is not known to hold any of it."""
+        self.session_id = uuid4().hex
+        self.round = -1
+        self.held = 0
+        self._hashes = PrefixHashes()
+
+    def rest(self, seconds: float) -> None:
+        """Ask nothing of the worker for this sequence for a while."""
+        self._rests_until = time.monotonic() + seconds
+
+    @property
+    def may_ask(self) -> bool:
+        return not self.reading and time.monotonic() >= self._rests_until
+
+    @property
+    def ids(self) -> Ids:
+        return self._buffer[: self._length]
+
+    @property
+    def unread(self) -> int:
+        """How many of its ids the draft worker has not seen."""
+        return self._length - self.held
+
+    def __len__(self) -> int:
+        return self._length
+
+    def append(self, ids: Ids) -> None:
+        needed = self._length + len(ids)
+        if needed > len(self._buffer):
+            self._buffer = np.concatenate([self.ids, np.empty(needed, dtype=np.int32)])
+        self._buffer[self._length : needed] = ids
+        self._length = needed
+
+    def hold(self, length: int) -> None:
+        """The worker has read the first `length` ids."""
+        self._hashes.extend(self._buffer[len(self._hashes) : length].tolist())
+        self.held = length
+
+    def question(
+        self, length: int, draft_tokens: int, max_tokens: int, seconds: float, draft_model: str | None
+    ) -> dict[str, Any]:
+        """A DraftRequest (protocol/messages.py) over the first `length` ids; sends those that the worker lacks."""
+        self.round += 1
+        start = self.held
+        return {
+            "protocol": 1,
+            "session_id": self.session_id,
+            "round": self.round,
+            "context": {
+                "start": start,
+                "token_ids": self._buffer[start:length].tolist(),
+                "prefix_hash": self._hashes.at(start),
+            },
+            "num_prompt_tokens": min(self.num_prompt_tokens, length),
+            "max_tokens": max_tokens,
+            "sampling": {"temperature": 0.0, "seed": 0, "ignore_eos": True},
+            "deadline_ms": max(1, int(1000 * seconds)),
+            "draft_tokens": draft_tokens,
+            "draft_model": draft_model,
+        }
+
+
+class Sequences:
+    """Those of the requests in the engine's batch. vLLM moves requests between rows, so ids are what tells them."""
+
+    def __init__(self) -> None:
+        self._before: dict[tuple[int, bytes], list[Sequence]] = {}
+        self._now: dict[tuple[int, bytes], list[Sequence]] = {}
+
+    def find(self, ids: Ids, added: int) -> Sequence:
+        """The sequence that these ids continue by their last `added`, else a new one."""
+        known = ids[: len(ids) - added]
+        waiting = self._before.get(_key(known), [])
+        for index, sequence in enumerate(waiting):
+            if np.array_equal(sequence.ids, known):
+                del waiting[index]
+                sequence.append(ids[len(known) :])
+                break
+        else:
+            sequence = Sequence(ids, len(known))
+        self._now.setdefault(_key(ids), []).append(sequence)
+        return sequence
+
+    def end_step(self) -> list[Sequence]:
+        """All rows have been looked up: the sequences that none of them continued, which are forgotten."""
+        gone = [sequence for left in self._before.values() for sequence in left]
+        self._before, self._now = self._now, {}
+        return gone
+
+
+def _key(ids: Ids) -> tuple[int, bytes]:
+    return len(ids), ids[-_TAIL:].tobytes()

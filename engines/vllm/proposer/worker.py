@@ -1,0 +1,213 @@
+"""The draft worker as an engine's step sees it: a connection that is ready, or none.
+
+Whatever may take long happens on threads beside the engine: finding the worker, checking its vocabulary, having it read
+prompts, deleting sessions, trying again after failures.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from engines.vllm.proposer.breaker import Breaker
+from engines.vllm.proposer.connection import Connection, ExchangeFailed
+from engines.vllm.proposer.options import ProposerOptions
+
+logger = logging.getLogger("vllm.tandem")
+
+_LOOK_SECONDS = 2.0
+_READ_SECONDS = 10.0
+_TEND_SECONDS = 0.5
+_HELPERS = 4
+_MAX_JOBS = 4096
+
+Json = dict[str, Any]
+Job = Callable[[], None]
+
+
+class DraftWorker:
+    """The first of the given workers that is there and speaks the engine's language."""
+
+    def __init__(self, options: ProposerOptions, why_not: Callable[[Json], str | None]) -> None:
+        """`why_not` says of a worker's ModelInfo what makes it of no use, None where it can serve."""
+        self._urls = list(options.draft_url)
+        self._token = options.token.get_secret_value() if options.token is not None else None
+        self._ca = str(options.ca) if options.ca is not None else None
+        self._why_not = why_not
+        self._breaker = Breaker()
+        self._said: dict[str, str] = {}
+        self._url: str | None = None
+        # The connection for drafts, while nobody uses it. Taking and returning one element needs no lock.
+        self._idle: deque[Connection] = deque(maxlen=1)
+        self._jobs: queue.Queue[Job | None] = queue.Queue(_MAX_JOBS)
+        self._wake = threading.Event()
+        self._closed = False
+        self.stop_token_ids: frozenset[int] = frozenset()
+
+    def start(self) -> None:
+        threading.Thread(target=self._tend, name="tandem-tend", daemon=True).start()
+        for number in range(_HELPERS):
+            threading.Thread(target=self._help, name=f"tandem-help-{number}", daemon=True).start()
+
+    def close(self) -> None:
+        """Does not wait: the threads are daemons, each of whose calls ends by a deadline."""
+        self._closed = True
+        self._wake.set()
+        for _ in range(_HELPERS):
+            self._submit(None)
+
+    @property
+    def ready(self) -> bool:
+        return bool(self._idle)
+
+    def draft(self, questions: list[Json], seconds: float) -> list[Json] | None:
+        """An item for each question of `POST /v1/draft/batch`, None where there is no usable answer. Never raises.
+
+        A call that fails costs the connection: its answer may yet arrive, and would be taken for the next one's.
+        """
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return None
+        try:
+            items = _batch(connection, questions, seconds)
+        except ExchangeFailed as failure:
+            connection.close()
+            self._failed(str(failure))
+            return None
+        self._idle.append(connection)
+        return items
+
+    def served(self, useful: bool) -> None:
+        """What came of an answer: one that holds nothing but errors or garbage is a failure too."""
+        if useful:
+            self._breaker.success()
+        else:
+            self._failed("it answered, but nothing that is a draft")
+
+    def read(self, ask: Callable[[float], list[Json]], done: Callable[[list[Json] | None], None]) -> None:
+        """Have the worker read contexts (γ = 0), beside the engine.
+
+        There `ask` is called for the questions, with the seconds allowed, and `done` with the items, None for none.
+        """
+
+        def job() -> None:
+            items = None
+            try:
+                items = self._beside(lambda connection: _batch(connection, ask(_READ_SECONDS), _READ_SECONDS))
+            except ExchangeFailed as failure:
+                self._failed(str(failure))
+            finally:
+                done(items)
+
+        if not self._submit(job):
+            done(None)
+
+    def forget(self, session_ids: list[str]) -> None:
+        """Delete sessions, beside the engine."""
+
+        def delete(connection: Connection) -> None:
+            for session_id in session_ids:
+                connection.exchange("DELETE", f"/v1/sessions/{session_id}", None, _LOOK_SECONDS)
+
+        def job() -> None:
+            try:
+                self._beside(delete)
+            except ExchangeFailed as failure:
+                logger.debug("Tandem: sessions were not deleted, and expire: %s", failure)
+
+        self._submit(job)
+
+    def _submit(self, job: Job | None) -> bool:
+        """False where too much waits already."""
+        try:
+            self._jobs.put_nowait(job)
+        except queue.Full:
+            return False
+        return True
+
+    def _help(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                job()
+            except Exception:
+                logger.exception("Tandem: a call beside the engine failed")
+
+    def _beside(self, call: Callable[[Connection], Any]) -> Any:
+        """On a connection of its own. Raises ExchangeFailed."""
+        url = self._url
+        if url is None or self._breaker.open_for:
+            raise ExchangeFailed("no draft worker is in use")
+        connection = Connection(url, self._token, self._ca, _LOOK_SECONDS)
+        try:
+            return call(connection)
+        finally:
+            connection.close()
+
+    def _tend(self) -> None:
+        """See to it that a connection is ready for the engine's step, where a worker can serve."""
+        while not self._closed:
+            try:
+                self._drop_unfit()
+                if not self._idle and not self._breaker.open_for:
+                    self._connect()
+            except Exception:
+                logger.exception("Tandem: looking after the draft worker failed")
+            self._wake.wait(self._breaker.open_for or _TEND_SECONDS)
+            self._wake.clear()
+
+    def _drop_unfit(self) -> None:
+        """The idle connection, where the worker closed it or is left alone. (None may be idle: a step uses it.)"""
+        try:
+            connection = self._idle.pop()
+        except IndexError:
+            return
+        if connection.stale or self._breaker.open_for:
+            connection.close()
+        else:
+            self._idle.append(connection)
+
+    def _connect(self) -> None:
+        """The first worker that answers and can serve; the failure of all of them counts as one."""
+        for url in self._urls:
+            try:
+                connection = Connection(url, self._token, self._ca, _LOOK_SECONDS)
+                info = connection.exchange("GET", "/v1/model", None, _LOOK_SECONDS)
+                why_not = self._why_not(info)
+            except (ExchangeFailed, KeyError, TypeError) as failure:
+                self._say(url, f"no drafts from {url}: {failure}")
+                continue
+            if why_not is not None:
+                connection.close()
+                self._say(url, f"no drafts from {url}: {why_not}")
+                continue
+            self._say(url, f"drafts come from {url} ({info.get('id')})")
+            self.stop_token_ids, self._url = frozenset(info["stop_token_ids"]), url
+            self._idle.append(connection)
+            return
+        self._breaker.failure()
+
+    def _failed(self, why: str) -> None:
+        if self._breaker.failure():
+            url = self._url or ""
+            self._say(url, f"no drafts for a while from {url}, which failed several times in a row: {why}")
+        self._wake.set()
+
+    def _say(self, url: str, what: str) -> None:
+        """Once, until something else is to be said of this worker."""
+        if self._said.get(url) != what:
+            self._said[url] = what
+            logger.warning("Tandem: %s", what)
+
+
+def _batch(connection: Connection, questions: list[Json], seconds: float) -> list[Json]:
+    """Raises ExchangeFailed."""
+    answer = connection.exchange("POST", "/v1/draft/batch", {"protocol": 1, "items": questions}, seconds)
+    items = answer.get("items") if isinstance(answer, dict) else None
+    if not isinstance(items, list) or len(items) != len(questions):
+        raise ExchangeFailed(f"no list of {len(questions)} items")
+    return items
