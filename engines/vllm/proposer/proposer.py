@@ -51,20 +51,26 @@ class TandemProposer:
         self._worker = DraftWorker(self._options, VocabularyCheck(model, self._options.check_vocabulary))
         self._sequences = Sequences()
         self._pace = Pace(self._options.deadline_ms)
-        self._sampler: Sampler | None = None
+        self.sampler: Sampler | None = None
         self._dropped = 0
         self._paused = 0
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """vLLM calls it on every rank once the target is loaded: the sampler is tested, and the first rank begins."""
         if self._synthetic or self._options.trust_sampler:
-            self._sampler = Sampler()
+            self.sampler = Sampler()
         else:
-            self._sampler = examine(_device(args))
-        if self._sampler is not None and self._first_rank:
+            self.sampler = examine(_device(args))
+        if self.sampler is not None and self._first_rank:
             self._worker.start()
 
+    @property
+    def ready(self) -> bool:
+        """Whether a draft worker waits to be asked."""
+        return self._worker.ready
+
     def close(self) -> None:
+        """Stop asking. Does not wait."""
         self._worker.close()
 
     def propose(
@@ -86,12 +92,12 @@ class TandemProposer:
             For each row up to `num_speculative_tokens` ids.
         """
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
-        if not self._first_rank or self._sampler is None:
+        if not self._first_rank or self.sampler is None:
             return drafts
         self._pace.step_ended()
         try:
             rows = self._rows(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-            if not self._is_paused(self._sampler):
+            if not self._is_paused(self.sampler):
                 self._read(rows)
                 self._draft(rows, drafts)
         except Exception:
