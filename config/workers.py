@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FilePath, SecretStr, model_validator
 
 LOOKUP_DRAFTER = "lookup"
 """The drafter that needs no model, as the value of `DraftWorkerConfig.model` and as a request's `draft_model`."""
 
+WorkerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+$")]
 Milliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
 
 
@@ -93,6 +94,22 @@ class TargetWorkerConfig(WorkerConfig):
     )
     verbose: bool = Field(default=False, description="log the decision on every drafted token, its id included")
     max_candidates: int = Field(default=8, ge=1, le=8, description="most candidates a verification takes")
+    draft_workers: list[WorkerUrl] = Field(
+        default=[], max_length=16, description="draft workers that engine vllm asks itself, the first that answers"
+    )
+    draft_workers_ca: FilePath | None = Field(default=None, description="certificates that vouch for them over https")
+    most_drafted: int = Field(
+        default=5, ge=1, le=32, description="draft tokens a step that engine vllm can verify for a request"
+    )
+    draft_deadline_ms: float | None = Field(
+        default=None, gt=0.0, le=60_000.0, description="how long a step waits for drafts; none: half a measured step"
+    )
+
+    @model_validator(mode="after")
+    def _drafts_for_vllm(self) -> Self:
+        if self.draft_workers and self.engine != "vllm":
+            raise ValueError("draft_workers: needs engine vllm; other targets leave the rounds to the gateway")
+        return self
 
 
 class DraftWorkerConfig(WorkerConfig):

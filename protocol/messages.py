@@ -313,6 +313,9 @@ class Capabilities(Reply):
     q: bool = Field(default=False, description="a draft worker that can send q")
     prediction: bool = False
     batch_invariant: bool = False
+    target_rounds_sampled: bool = Field(
+        default=False, description="rounds that the target drives carry drafts at temperature above 0 too"
+    )
 
 
 class ModelInfo(Reply):

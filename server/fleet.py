@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import aclosing
 
 from prometheus_client.registry import Collector
@@ -18,6 +18,7 @@ from server.errors import InvalidRequest, NotReady
 from server.round_loop import Planner, RoundLoop, Speculating
 from server.rounds import GenerationRequest, Round, Speculation
 from server.sequence import TokenSequence
+from server.target_rounds import can_serve, target_drives
 from server.workers.admission import Admission
 from server.workers.breaker import Breaker
 from server.workers.budget import RetryBudget
@@ -106,12 +107,14 @@ class Fleet:
         drafters = self._drafters_for(request.speculation)
         sequence = TokenSequence(request.prompt, request.cache_salt)
         context = RequestContext(request, sequence, self._metrics, self._requests)
-        target = TargetSide(context, self._targets, self._budget, self._patience)
+        target = TargetSide(context, self._targets, self._budget, self._patience, self._fitting(request))
         drafts: DraftSide | None = None
         try:
             info = await target.info()
+            driven = target_drives(request, info)
             speculating: Speculating | None = None
-            if drafters is not None and "gateway" in info.capabilities.rounds and info.vocabulary is not None:
+            gateway_drives = not driven and "gateway" in info.capabilities.rounds
+            if drafters is not None and gateway_drives and info.vocabulary is not None:
                 lookup = _LOOKUP if self._draft_model(request.speculation) == _LOOKUP else None
                 drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call, lookup)
                 speculating = Speculating(
@@ -120,7 +123,7 @@ class Fleet:
                     longest_draft=self._config.draft_timeout_seconds,
                     patient=not request.speculation.adaptive,
                 )
-            loop = RoundLoop(context, target, info, speculating)
+            loop = RoundLoop(context, target, info, speculating, driven)
             async with aclosing(loop.rounds()) as rounds:  # type: ignore[type-var]
                 async for round_ in rounds:
                     yield round_
@@ -128,6 +131,17 @@ class Fleet:
             target.close()
             if drafts is not None:
                 drafts.close()
+
+    def _fitting(self, request: GenerationRequest) -> Callable[[ModelInfo], bool]:
+        """Which targets can serve it. Raises InvalidRequest where one is ready, but none that can."""
+        ready = [worker.info for worker in self._targets if worker.state == "ready" and worker.info is not None]
+        if ready and not any(can_serve(request, info) for info in ready):
+            raise InvalidRequest(
+                "'deterministic' at temperature above 0 needs a target whose rounds the gateway drives; "
+                "this one drives its own: use 'probabilistic', or temperature 0",
+                param="speculative.strategy",
+            )
+        return lambda info: can_serve(request, info)
 
     def _worker(self, role: Role, url: str) -> Worker:
         token = self._config.worker_token

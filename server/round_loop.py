@@ -51,13 +51,16 @@ class RoundLoop:
         target: TargetSide,
         info: ModelInfo,
         speculating: Speculating | None,
+        target_drives: bool = False,
     ) -> None:
+        """`target_drives`: the target asks a draft worker itself, and streams rounds that carry drafts."""
         self._context = context
         self._request: GenerationRequest = context.request
         self._sequence = context.sequence
         self._target = target
         self._info = info
         self._speculating = speculating
+        self._target_drives = target_drives
         self._remaining = min(context.request.max_tokens, info.context_length - len(context.sequence))
         self._stopped = False
 
@@ -151,7 +154,8 @@ class RoundLoop:
         return round_
 
     async def _plain(self, max_tokens: int) -> AsyncIterator[Round]:
-        if self._request.speculation.enabled and self._request.speculation.strategy == "greedy":
+        speculation = self._request.speculation
+        if speculation.enabled and speculation.strategy == "greedy" and not self._target_drives:
             # A debugging strategy that only verification knows.
             for _ in range(max_tokens):
                 yield await self._verify(Draft.none(), 0, 0)
@@ -162,19 +166,18 @@ class RoundLoop:
             async for answer, seconds in stream:
                 if answer.num_drafted == 0:
                     self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
-                yield self._emit(answer, seconds, Draft.none())
+                yield self._emit(answer, seconds, Draft.none(), "target" if answer.num_drafted else None)
 
     def _target_speculation(self) -> TargetSpeculation | None:
         """What a target that drives rounds itself is to do."""
         if "target" not in self._info.capabilities.rounds:
             return None
-        speculation = self._request.speculation
-        here = "gateway" in self._info.capabilities.rounds
+        drives = self._target_drives and self._request.speculation.enabled
         return TargetSpeculation(
-            enabled=speculation.enabled and not here, draft_tokens=speculation.draft_tokens if not here else None
+            enabled=drives, draft_tokens=self._request.speculation.draft_tokens if drives else None
         )
 
-    def _emit(self, answer: VerifyResponse, seconds: float, draft: Draft) -> Round:
+    def _emit(self, answer: VerifyResponse, seconds: float, draft: Draft, source: str | None = None) -> Round:
         """Append the tokens; a limit of one call that is not the request's own is no reason to stop."""
         self._sequence.append(answer.token_ids)
         self._remaining -= len(answer.token_ids)
@@ -194,7 +197,7 @@ class RoundLoop:
             stop_reason=stop,
             stop_token_id=answer.stop_token_id,
             lossless=answer.lossless,
-            source=draft.source,
+            source=source or draft.source,
             num_candidates=len(draft.candidates),
             timings=RoundTimings(
                 draft=draft.worker_ms,

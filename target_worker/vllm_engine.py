@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
@@ -21,6 +22,7 @@ from protocol.messages import (
     VerifyResponse,
 )
 from target_worker.metrics import TargetMetrics
+from target_worker.vllm_drafting import Drafting
 from target_worker.vllm_generate import Decoding
 from target_worker.vllm_processor import CLASS
 from target_worker.vllm_verify import Verification
@@ -49,19 +51,35 @@ def load_target(
         sampling=list(Sampling.model_fields),
         grammar_types=[],
     )
-    ours = {"logits_processors": [CLASS], "logprobs_mode": "raw_logprobs", "max_logprobs": MAX_LOGPROBS}
-    model = load_model(config, "target", capabilities, ours, metrics.pass_done, on_death, progress)
-    return VllmTarget(model, config.stall_timeout_ms / 1000, config.verbose)
+    ours: dict[str, Any] = {"logprobs_mode": "raw_logprobs", "max_logprobs": MAX_LOGPROBS}
+    drafting: Drafting | None = None
+    if config.draft_workers:
+        drafting = Drafting(config.most_drafted)
+        ours |= drafting.arguments(config)
+    else:
+        ours["logits_processors"] = [CLASS]
+    try:
+        started = drafting.started if drafting is not None else None
+        model = load_model(config, "target", capabilities, ours, metrics.pass_done, on_death, progress, started)
+    except BaseException:
+        if drafting is not None:
+            drafting.close()
+        raise
+    return VllmTarget(model, config.stall_timeout_ms / 1000, config.verbose, drafting)
 
 
 class VllmTarget:
     """A TargetEngine (target_worker/engine.py)."""
 
-    def __init__(self, model: VllmModel, stall_seconds: float, log_decisions: bool) -> None:
+    def __init__(
+        self, model: VllmModel, stall_seconds: float, log_decisions: bool, drafting: Drafting | None = None
+    ) -> None:
+        """With `drafting`, vLLM drafts itself for the requests that ask for it and that it can do so for."""
         self.info = model.info
         self.tokenizer = model.tokenizer
         self._model = model
         self._engine = model.engine
+        self._drafting = drafting
         self._stall_seconds = stall_seconds
         self._log_decisions = log_decisions
 
@@ -90,7 +108,13 @@ class VllmTarget:
         grammar = await self._model.grammars.state(request.grammar, owner)
         drawing = Drawing(request, ids, self._model.limits, grammar)
         decoding = Decoding(self._engine, request, drawing, rounds, emitted, self._stall_seconds)
-        await self._engine.run(decoding.step_by_step() if grammar is not None else decoding.stream())
+        if grammar is not None:
+            work = decoding.step_by_step()
+        elif self._drafting is not None and (draft_tokens := self._drafting.draft_tokens(request)):
+            work = decoding.with_drafts(self._drafting.reports, draft_tokens)
+        else:
+            work = decoding.stream()
+        await self._engine.run(work)
 
     def disown(self, owner: int) -> None:
         self._model.grammars.disown(owner)
@@ -103,3 +127,5 @@ class VllmTarget:
 
     def close(self, patience: float) -> None:
         self._model.close(patience)
+        if self._drafting is not None:
+            self._drafting.close()

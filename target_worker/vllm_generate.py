@@ -1,14 +1,18 @@
-"""Plain decoding on vLLM: a token a round, each round told as soon as its token is drawn."""
+"""Decoding on vLLM's own: plainly, a token a round, or in rounds that vLLM drafts for and verifies itself."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 
 from engines.channel import Channel
 from engines.drawing import Drawing
+from engines.sampling.noise import mix_choice
 from engines.vllm.engine import VllmEngine
-from engines.vllm.requests import Answer, Logprobs, Place, sampling_params
+from engines.vllm.reports import Proposals, Reports
+from engines.vllm.requests import Answer, Logprobs, Place, drafted_params, sampling_params
 from protocol.errors import DeadlineExceeded, EngineFailure
 from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.strategies.verdicts import cut_after_stop
@@ -53,8 +57,33 @@ class Decoding:
         async with self._engine.stream(drawing.ids, params, self._request.cache_salt) as answers:
             async for answer in answers:
                 for token, logprobs in zip(answer.token_ids, answer.logprobs, strict=True):
-                    if await self._tell(token, logprobs, answer):
+                    if await self._tell([token], [logprobs], answer):
                         return
+        raise EngineFailure("vLLM ended the stream before the model did")
+
+    async def with_drafts(self, reports: Reports, draft_tokens: int) -> None:
+        """One request, whose steps vLLM drafts for and verifies itself: a round a step."""
+        drawing, sampling = self._drawing, self._request.sampling
+        with reports.follow() as (key, proposals):
+            params = drafted_params(
+                sampling,
+                _own_seed(sampling.seed, self._request.choice_index, drawing.length),
+                max_tokens=drawing.room,
+                stops=drawing.stops,
+                logprobs=self._request.logprobs or 0,
+                draft_tokens=draft_tokens,
+                key=key,
+            )
+            async with self._engine.stream(drawing.ids, params, self._request.cache_salt) as answers:
+                async for answer in answers:
+                    reports.read()
+                    begin = drawing.length + len(self._emitted)
+                    done = 0
+                    for count, draft in steps(begin, answer.token_ids, proposals):
+                        told = slice(done, done + count)
+                        if await self._tell(answer.token_ids[told], answer.logprobs[told], answer, draft):
+                            return
+                        done += count
         raise EngineFailure("vLLM ended the stream before the model did")
 
     async def step_by_step(self) -> None:
@@ -64,16 +93,26 @@ class Decoding:
             place = drawing.after([self._emitted])
             params = sampling_params(Place(place.rows[0], place.allowed), logprobs=self._request.logprobs or 0)
             answer = await self._engine.ask([*drawing.ids, *self._emitted], params, self._request.cache_salt)
-            if await self._tell(answer.token_ids[0], answer.logprobs[0], answer):
+            if await self._tell(answer.token_ids, answer.logprobs, answer):
                 return
 
-    async def _tell(self, token: int, logprobs: Logprobs, answer: Answer) -> bool:
-        """Put a round; whether it is the last."""
-        check_drawn(token, logprobs)
+    async def _tell(
+        self, tokens: list[int], logprobs: list[Logprobs], answer: Answer, draft: Sequence[int] = ()
+    ) -> bool:
+        """Put a round: what a step made of a draft; whether it is the last."""
+        for token, entries in zip(tokens, logprobs, strict=True):
+            check_drawn(token, entries)
         await self._room()
         drawing, request = self._drawing, self._request
-        cut = cut_after_stop([token], 0, drawing.stops, drawing.room - len(self._emitted))
-        self._emitted.append(token)
+        cut = cut_after_stop(tokens, accepted_of(tokens, draft), drawing.stops, drawing.room - len(self._emitted))
+        accepted = cut.num_accepted
+        if cut.stop_reason is None:
+            accepted = min(accepted, len(tokens) - 1)  # the last is the target's own, though it equal what was drafted
+        self._emitted.extend(cut.token_ids)
+        told = None
+        if request.logprobs is not None:
+            entries_of = zip(cut.token_ids, logprobs, strict=False)
+            told = [token_logprob(token, entries, request.logprobs) for token, entries in entries_of]
         now = time.perf_counter()
         seconds, self._last = now - self._last, now
         self._rounds.put(
@@ -81,11 +120,11 @@ class Decoding:
                 session_id=request.session_id,
                 round=request.round,
                 candidate=None,
-                num_drafted=0,
-                num_accepted=0,
-                acceptance_mask=[],
-                token_ids=[token],
-                logprobs=[token_logprob(token, logprobs, request.logprobs)] if request.logprobs is not None else None,
+                num_drafted=len(draft),
+                num_accepted=accepted,
+                acceptance_mask=[place < accepted for place in range(len(draft))],
+                token_ids=cut.token_ids,
+                logprobs=told,
                 stop_reason=cut.stop_reason,
                 stop_token_id=cut.stop_token_id,
                 lossless=True,
@@ -101,3 +140,34 @@ class Decoding:
             if time.monotonic() >= give_up:
                 raise DeadlineExceeded("the stream was left unread for too long")
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def steps(begin: int, token_ids: list[int], proposals: Proposals) -> Iterator[tuple[int, list[int]]]:
+    """The steps that made these tokens, which follow `begin` others: how many each made, and what was drafted for it.
+
+    vLLM tells the tokens of several steps as one where their reader is late; each step's drafts were proposed at the
+    length where it began. What was proposed before `begin + len(token_ids)` is taken out of `proposals`.
+    """
+    end = begin + len(token_ids)
+    begins = sorted({begin, *(length for length in proposals if begin < length < end)})
+    for first, after in zip(begins, [*begins[1:], end], strict=True):
+        draft = proposals.get(first, [])
+        if not draft and after - first > 1:  # no word of it came, but vLLM emits one token of its own a step
+            draft = token_ids[first - begin : after - begin - 1]
+        yield after - first, draft
+    for length in [length for length in proposals if length < end]:
+        del proposals[length]
+
+
+def accepted_of(token_ids: Sequence[int], draft: Sequence[int]) -> int:
+    """How many of the drafted tokens came out."""
+    for place, (token, drafted) in enumerate(zip(token_ids, draft, strict=False)):
+        if token != drafted:
+            return place
+    return min(len(token_ids), len(draft))
+
+
+def _own_seed(seed: int, choice_index: int, length: int) -> int:
+    """For vLLM's draws, which know no positions: a call that goes on with a text must not draw as its beginning did."""
+    digest = blake2b(f"{mix_choice(seed, choice_index)} {length}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1

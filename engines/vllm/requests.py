@@ -11,12 +11,16 @@ from torch import Tensor
 
 from engines.sampling.rows import SamplingRow
 from protocol.messages import Sampling
+from protocol.target_rounds import is_greedy
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
 
 EXTRA = "tandem"
 """Our key in SamplingParams.extra_args."""
+
+DRAFTS = "tandem_drafts"
+"""The key for requests that the proposer may draft for: {"draft_tokens", "key": whom to report them to}."""
 
 Logprobs = dict[int, Any]
 """One position's entries: token id → vllm.logprobs.Logprob (logprob, rank)."""
@@ -86,6 +90,36 @@ def sampling_params(
         # vLLM would compute the whole prompt anew, to have them all; the drafts' alone are wanted.
         params.skip_reading_prefix_cache = False
     return params
+
+
+def drafted_params(
+    sampling: Sampling,
+    seed: int,
+    *,
+    max_tokens: int,
+    stops: Collection[int],
+    logprobs: int,
+    draft_tokens: int,
+    key: str,
+) -> SamplingParams:
+    """vLLM's parameters for tokens that vLLM draws itself, several a step, from drafts reported under `key`."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    greedy = is_greedy(sampling)
+    return SamplingParams(
+        temperature=0.0 if greedy else sampling.temperature,
+        top_p=1.0 if greedy else sampling.top_p,
+        top_k=0 if greedy else sampling.top_k,
+        seed=None if greedy else seed,
+        max_tokens=max_tokens,
+        stop_token_ids=sorted(stops),
+        ignore_eos=True,
+        detokenize=False,
+        logprobs=logprobs,
+        output_kind=RequestOutputKind.DELTA,
+        extra_args={DRAFTS: {"draft_tokens": draft_tokens, "key": key}},
+    )
 
 
 @dataclass(frozen=True, slots=True)

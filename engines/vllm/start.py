@@ -59,11 +59,13 @@ def load_model(
     on_pass: Callable[[int, int, float], None],
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
+    started: Callable[[VllmEngine, Capabilities], Capabilities] | None = None,
 ) -> VllmModel:
     """Find the configured model and start vLLM with it; `progress` hears what is being done.
 
     `ours` are the engine arguments that make vLLM draw as its worker needs it: `logits_processors`, a list of
-    "module:Class", or none of them and a `speculative_config`. Raises ModelError.
+    "module:Class", or none of them and a `speculative_config`; then `started` installs the processor in the running
+    engine, and says what the engine can do. Raises ModelError.
     """
     found = check_installed()
     from vllm.platforms import current_platform
@@ -80,6 +82,8 @@ def load_model(
     engine = VllmEngine(config.max_queue, on_pass, on_death)
     try:
         engine.start(arguments)
+        if started is not None:
+            capabilities = started(engine, capabilities)
         return _finish(engine, config, role, capabilities, files, described, tokenizer, arguments, found, progress)
     except BaseException:
         engine.close(0.0)
@@ -101,7 +105,7 @@ def _finish(
     settings = engine.llm.vllm_config
     vocabulary = settings.model_config.get_vocab_size()
     context_length = settings.model_config.max_model_len
-    draws = bool(arguments.get("logits_processors"))
+    draws = bool(arguments.get("logits_processors") or arguments.get("speculative_config"))
     if draws:
         progress(f"checking vLLM's draws with {files.id}")
         engine.run_now(check_draws(engine, vocabulary))

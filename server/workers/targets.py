@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 
@@ -41,9 +41,18 @@ class TargetSide:
     where patience ends, and the worker's own WireError where it refuses what is asked.
     """
 
-    def __init__(self, context: RequestContext, pool: Pool, budget: RetryBudget, patience: Patience) -> None:
+    def __init__(
+        self,
+        context: RequestContext,
+        pool: Pool,
+        budget: RetryBudget,
+        patience: Patience,
+        fits: Callable[[ModelInfo], bool] = lambda info: True,
+    ) -> None:
+        """`fits` says whether a target can do what the request needs."""
         self._context = context
         self._pool = pool
+        self._fits = fits
         self._budget = budget
         self._patience = patience
         self._sessions: dict[Worker, Session] = {}
@@ -196,7 +205,9 @@ class TargetSide:
 
     def _accepts(self, worker: Worker) -> bool:
         info = worker.info
-        return worker.state == "ready" and info is not None and self._fingerprint in (None, info.fingerprint)
+        if worker.state != "ready" or info is None or not self._fits(info):
+            return False
+        return self._fingerprint in (None, info.fingerprint)
 
     def _vocabulary_size(self, session: Session) -> int:
         info = session.worker.info

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from engines.vllm.proposer.answers import Verdict, drafted, verdict
+from engines.vllm.proposer.bound import Bound
 from engines.vllm.proposer.options import read_options
 from engines.vllm.proposer.pace import Pace
 from engines.vllm.proposer.sequence import Ids, Sequence, Sequences
@@ -27,6 +28,9 @@ _PAUSED_STEPS = 16
 _REFUSED_SECONDS = 60.0
 _FAILED_SECONDS = 0.25
 _MAX_ITEMS = 256
+
+Reach = Literal["none", "greedy", "all"]
+"""While which requests are in the batch drafts are proposed: none, greedy ones alone, sampled ones too."""
 
 
 class TandemProposer:
@@ -54,6 +58,7 @@ class TandemProposer:
         self.sampler: Sampler | None = None
         self._dropped = 0
         self._paused = 0
+        self._bound: Bound | None = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
         """vLLM calls it on every rank once the target is loaded: the sampler is tested, and the first rank begins."""
@@ -63,6 +68,11 @@ class TandemProposer:
             self.sampler = examine(_device(args))
         if self.sampler is not None and self._first_rank:
             self._worker.start()
+
+    def bind(self, bound: Bound) -> Reach:
+        """From now on each row's request is known, and says for itself what is to be drafted."""
+        self._bound = bound
+        return "none" if self.sampler is None else "all" if self.sampler.beside_sampled else "greedy"
 
     @property
     def ready(self) -> bool:
@@ -100,6 +110,10 @@ class TandemProposer:
             if not self._is_paused(self.sampler):
                 self._read(rows)
                 self._draft(rows, drafts)
+            if self._bound is not None:
+                for row in rows:
+                    self._bound.propose(row.index, row.length, drafts[row.index])
+                self._bound.tell()
         except Exception:
             logger.exception("Tandem: no drafts in this step")
             drafts = [[] for _ in sampled_token_ids]
@@ -113,11 +127,14 @@ class TandemProposer:
         stops = self._worker.stop_token_ids
         rows = []
         for index, sampled in enumerate(sampled_token_ids):
+            most = self._gamma if self._bound is None else min(self._gamma, self._bound.most_drafted(index))
+            if most == 0:
+                continue
             length = int(num_tokens[index])
             sequence = self._sequences.find(token_ids[index, :length], len(sampled))
             # The last token before max_model_len is the target's own; one that ends the text needs no draft.
             room = 0 if sampled and sampled[-1] in stops else self._max_model_len - length
-            rows.append(_Row(index, sequence, length, room, min(self._gamma, room - 1) if sampled else 0))
+            rows.append(_Row(index, sequence, length, room, min(most, room - 1) if sampled else 0))
         left = self._sequences.end_step()
         for sequence in left:
             sequence.gone = True
@@ -129,7 +146,9 @@ class TandemProposer:
             self._worker.forget(known)
 
     def _is_paused(self, sampler: Sampler) -> bool:
-        """Whether a sampled request was met lately that the sampler would not get right beside drafts."""
+        """Whether a sampled request is in the batch, or was met lately, that drafts would not go well with."""
+        if self._bound is not None:
+            return not (sampler.beside_sampled or self._bound.all_greedy)
         if sampler.dropped != self._dropped:
             self._dropped = sampler.dropped
             self._paused = _PAUSED_STEPS

@@ -1,0 +1,21 @@
+"""Which requests a target that asks a draft worker itself may draft for."""
+
+from __future__ import annotations
+
+from protocol.messages import Grammar, Sampling
+
+GREEDY_TEMPERATURE = 1e-5
+
+
+def is_greedy(sampling: Sampling) -> bool:
+    return sampling.temperature < GREEDY_TEMPERATURE
+
+
+def may_be_drafted_for(sampling: Sampling, grammar: Grammar | None) -> bool:
+    """Whether the engine's own processing of logits is all that the request needs, so that its greedy token is ours.
+
+    What is left out (grammars, penalties, biases, min_p, min_tokens) is for our own sampling, in gateway-driven rounds.
+    """
+    neutral = Sampling(seed=sampling.seed)
+    plain = ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens")
+    return grammar is None and all(getattr(sampling, name) == getattr(neutral, name) for name in plain)
