@@ -50,6 +50,8 @@ class FakeWorker:
         self.loaded = True
         self.seconds = 0.0
         self.stop_at: int | None = None
+        self.drives: list[str] = ["gateway"]
+        self.sampled_rounds = False
         self.faults: deque[Any] = deque()
         self.always: Any = None
         self.delete_faults: deque[Reply] = deque()
@@ -292,12 +294,23 @@ class FakeWorker:
         while remaining:
             if self.seconds:
                 await asyncio.sleep(self.seconds)
-            answer = self.round(request, ids, [self.emit(ids)], None, 0, remaining)
+            drafted = self.drafted(request)
+            emitted = [self.emit(ids)]
+            for _ in range(drafted if len(ids) > len(request.context.token_ids) else 0):
+                emitted.append(self.emit(ids + emitted))
+            answer = self.round(request, ids, emitted, None, len(emitted) - 1, remaining)
+            if len(emitted) > 1:  # as a target that drafts for itself tells it: a wrong token beyond what is accepted
+                answer["num_drafted"] = drafted + 1
             ids = ids + answer["token_ids"]
-            remaining -= 1
+            remaining -= len(answer["token_ids"])
             yield answer
             if answer["stop_reason"]:
                 return
+
+    def drafted(self, request: GenerateRequest) -> int:
+        """How many drafted tokens a round of a stream gets right."""
+        asked = request.speculation
+        return asked.draft_tokens - 1 if asked is not None and asked.enabled and asked.draft_tokens else 0
 
     def model(self) -> Answer:
         vocabulary = {"fingerprint": self.vocabulary, "size": len(self.tokens), "logits_size": VOCABULARY}
@@ -315,7 +328,8 @@ class FakeWorker:
             "max_sessions": 8,
             "fingerprint": self.fingerprint,
             "capabilities": {
-                "rounds": ["gateway"],
+                "rounds": self.drives,
+                "target_rounds_sampled": self.sampled_rounds,
                 "strategies": ["deterministic", "probabilistic"],
                 "max_candidates": 8,
                 "max_draft_tokens": 32,
