@@ -48,7 +48,7 @@ class Rig:
 def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("serve")
     named = os.environ.get("TANDEM_TEST_MODEL")
-    model = Path(named) if named else make_tiny_model(folder / "tiny")
+    model = Path(named) if named else make_tiny_model(folder / "tiny", hidden=128)
     with ExitStack() as stack:
         plain = Vllm(model, folder)
         stack.callback(plain.close)
