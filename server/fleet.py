@@ -133,9 +133,9 @@ class Fleet:
                 drafts.close()
 
     def _fitting(self, request: GenerationRequest) -> Callable[[ModelInfo], bool]:
-        """Which targets can serve it. Raises InvalidRequest where one is ready, but none that can."""
-        ready = [worker.info for worker in self._targets if worker.state == "ready" and worker.info is not None]
-        if ready and not any(can_serve(request, info) for info in ready):
+        """Which targets can serve it. Raises InvalidRequest where none of those that are known can."""
+        known = [worker.info for worker in self._targets if worker.info is not None]
+        if known and not any(can_serve(request, info) for info in known):
             raise InvalidRequest(
                 "'deterministic' at temperature above 0 needs a target whose rounds the gateway drives; "
                 "this one drives its own: use 'probabilistic', or temperature 0",

@@ -22,7 +22,7 @@ def _split(value: Any) -> Any:
 class ProposerOptions(BaseModel):
     """vLLM's speculative configuration takes no fields that it does not know, so these have a place of their own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     draft_url: Annotated[list[Url], BeforeValidator(_split), Field(min_length=1)] = Field(
         description="draft workers' addresses, commas between; the first that answers is used"

@@ -88,7 +88,7 @@ def find_fault(device: Any) -> str | None:
     import torch
 
     devices = [device] if torch.device(device).type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    with torch.random.fork_rng(devices=devices), torch.device("cpu"):
         torch.manual_seed(20)
         return _find_fault(torch, device)
 
@@ -100,8 +100,10 @@ def _find_fault(torch: Any, device: Any) -> str | None:
     temperature, top_k = 0.6, 12
     width = _DRAFT_TOKENS + 1
     # Requests take turns: greedy, sampled.
-    logits = (2.0 * torch.randn(width, _VOCABULARY)).repeat(_REQUESTS, 1)
-    logits[0 :: 2 * width] = 2.0 * torch.randn(_REQUESTS // 2, _VOCABULARY)  # the greedy ones' first rows differ
+    logits = (2.0 * torch.randn(width, _VOCABULARY, dtype=torch.float32)).repeat(_REQUESTS, 1)
+    logits[0 :: 2 * width] = 2.0 * torch.randn(
+        _REQUESTS // 2, _VOCABULARY, dtype=torch.float32
+    )  # the greedy ones' first rows differ
     best = logits.argmax(dim=-1).view(_REQUESTS, width)
     drafts = best[:, :_DRAFT_TOKENS].clone()
     drafts[0::8, 1] = (drafts[0::8, 1] + 1) % _VOCABULARY  # some greedy drafts are wrong at their second token

@@ -29,6 +29,10 @@ Json = dict[str, Any]
 Job = Callable[[], None]
 
 
+class NotInUse(ExchangeFailed):
+    """There is no worker to ask, or it is left alone: no failure of its own."""
+
+
 class DraftWorker:
     """The first of the given workers that is there and speaks the engine's language."""
 
@@ -99,6 +103,8 @@ class DraftWorker:
             items = None
             try:
                 items = self._beside(lambda connection: _batch(connection, ask(_READ_SECONDS), _READ_SECONDS))
+            except NotInUse:
+                pass
             except ExchangeFailed as failure:
                 self._failed(str(failure))
             finally:
@@ -141,7 +147,7 @@ class DraftWorker:
         """On a connection of its own. Raises ExchangeFailed."""
         url = self._url
         if url is None or self._breaker.open_for:
-            raise ExchangeFailed("no draft worker is in use")
+            raise NotInUse("no draft worker is in use")
         connection = Connection(url, self._token, self._ca, _LOOK_SECONDS)
         try:
             return call(connection)
