@@ -54,9 +54,7 @@ def test_a_right_sampler_passes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", ["temperature", "greedy"])
 def test_wrong_samplers_fail(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    def wrong(
-        x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, *more: int, **named: int
-    ) -> torch.Tensor:
+    def wrong(x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, *more: int, **named: int) -> torch.Tensor:
         right = expand(x, cu_num_tokens, num_tokens, *more, **named)
         if not x.is_floating_point():
             return right
