@@ -60,7 +60,9 @@ class TargetService:
         return GrammarCheckResponse()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[VerifyResponse, None]:
-        """Rounds of plain decoding. `deadline_ms` is the longest wait for each of them. Raises WireError.
+        """Rounds that the engine drives: of plain decoding, or with drafts of its own. Raises WireError.
+
+        `deadline_ms` is the longest wait for each of them.
 
         Closing the generator stops the engine's work; the session keeps what was emitted.
         """

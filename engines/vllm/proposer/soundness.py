@@ -101,12 +101,11 @@ def _find_fault(torch: Any, device: Any) -> str | None:
     width = _DRAFT_TOKENS + 1
     # Requests take turns: greedy, sampled.
     logits = (2.0 * torch.randn(width, _VOCABULARY, dtype=torch.float32)).repeat(_REQUESTS, 1)
-    logits[0 :: 2 * width] = 2.0 * torch.randn(
-        _REQUESTS // 2, _VOCABULARY, dtype=torch.float32
-    )  # the greedy ones' first rows differ
+    # The greedy ones' first rows differ, and some of their drafts are wrong at the second token.
+    logits[0 :: 2 * width] = 2.0 * torch.randn(_REQUESTS // 2, _VOCABULARY, dtype=torch.float32)
     best = logits.argmax(dim=-1).view(_REQUESTS, width)
     drafts = best[:, :_DRAFT_TOKENS].clone()
-    drafts[0::8, 1] = (drafts[0::8, 1] + 1) % _VOCABULARY  # some greedy drafts are wrong at their second token
+    drafts[0::8, 1] = (drafts[0::8, 1] + 1) % _VOCABULARY
     metadata = _draft_metadata(torch, drafts, device)
     greedy = torch.arange(_REQUESTS) % 2 == 0
     sampling = _sampling_metadata(
