@@ -16,6 +16,8 @@ from benchmarks.processes import Process
 from tests.tiny_models import make_tiny_model
 from tests.vllm.serving import Vllm, draft_worker, eventually, speculating
 
+pytestmark = pytest.mark.timeout(900)  # vLLM imports itself in three processes, one after another
+
 _RANDOM = random.Random(7)
 _PROMPTS = [[_RANDOM.randrange(10, 380) for _ in range(length)] for length in (3, 17, 70, 100, 130, 30)]
 GREEDY: list[dict[str, Any]] = [{"prompt": prompt, "max_tokens": 40, "ignore_eos": True} for prompt in _PROMPTS]
@@ -71,7 +73,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 def test_drafts_are_accepted_and_texts_are_equal(rig: Rig) -> None:
     eventually(rig.drafts_arrive, "drafts")
     before = rig.engine.drafted(), rig.engine.accepted()
-    assert rig.texts_are_equal()
+    assert rig.engine.complete_all(GREEDY[:6]) == rig.undisturbed[:6]
     drafted, accepted = rig.engine.drafted() - before[0], rig.engine.accepted() - before[1]
     assert accepted > 0.8 * drafted > 0, "the draft model is the target"
 

@@ -16,6 +16,8 @@ from benchmarks.prompts import SHORT
 from tests.real.rig import eventually
 from tests.vllm.conftest import COMMON, VLLM
 
+pytestmark = pytest.mark.timeout(900)
+
 GREEDY: dict[str, Any] = {"max_tokens": 40, "temperature": 0.0, "ignore_eos": True, "logprobs": True}
 SAMPLED: dict[str, Any] = {**GREEDY, "temperature": 0.8, "seed": 5}
 PLAIN = {"enabled": False}
