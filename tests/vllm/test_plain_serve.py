@@ -25,6 +25,8 @@ GREEDY: list[dict[str, Any]] = [{"prompt": prompt, "max_tokens": 40, "ignore_eos
 GREEDY += [
     {"prompt": _PROMPTS[4] + _PROMPTS[3], "max_tokens": 26, "ignore_eos": True},
     {"prompt": _PROMPTS[1], "max_tokens": 40, "repetition_penalty": 1.3, "min_tokens": 30},
+    # Of three tokens, which soon repeat themselves: what prompt lookup can draft.
+    {"prompt": _PROMPTS[0], "max_tokens": 80, "ignore_eos": True, "allowed_token_ids": [11, 12, 13]},
 ]
 SAMPLED = {"prompt": _PROMPTS[2], "max_tokens": 60, "ignore_eos": True, "temperature": 0.8, "top_p": 0.9, "seed": 11}
 
