@@ -115,6 +115,7 @@ class Fleet:
             speculating: Speculating | None = None
             gateway_drives = not driven and "gateway" in info.capabilities.rounds
             if drafters is not None and gateway_drives and info.vocabulary is not None:
+                target.require(lambda info: "gateway" in info.capabilities.rounds)
                 lookup = _LOOKUP if self._draft_model(request.speculation) == _LOOKUP else None
                 drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call, lookup)
                 speculating = Speculating(

@@ -168,10 +168,8 @@ class RoundLoop:
                     self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
                 yield self._emit(answer, seconds, Draft.none(), "target" if answer.num_drafted else None)
 
-    def _target_speculation(self) -> TargetSpeculation | None:
-        """What a target that drives rounds itself is to do."""
-        if "target" not in self._info.capabilities.rounds:
-            return None
+    def _target_speculation(self) -> TargetSpeculation:
+        """What a target that can drive rounds itself is to do."""
         drives = self._target_drives and self._request.speculation.enabled
         return TargetSpeculation(
             enabled=drives, draft_tokens=self._request.speculation.draft_tokens if drives else None

@@ -68,6 +68,10 @@ class TargetSide:
         """Those of the worker in use."""
         return self._current.worker.step_times if self._current is not None else StepTimes(())
 
+    def require(self, fits: Callable[[ModelInfo], bool]) -> None:
+        """From now on only targets that fit may serve the request."""
+        self._fits = fits
+
     async def info(self) -> ModelInfo:
         """What the target in use says of itself; opens a session on one if there is none yet."""
         session = await self._session()
@@ -122,10 +126,13 @@ class TargetSide:
             session = await self._session()
             session.round += 1
             length = len(self._context.sequence)
+            # One that takes over may not know how to draft for itself: it goes on plainly, with the same text.
+            info = session.worker.info
+            drafts = info is not None and "target" in info.capabilities.rounds
             message = GenerateRequest(
                 **session.fields(remaining, self._patience.call),
                 logprobs=self._context.request.logprobs,
-                speculation=speculation,
+                speculation=speculation if drafts else None,
             )
             stream = session.worker.client.generate(message, self._patience.call, self._vocabulary_size(session))
             began = time.perf_counter()

@@ -89,6 +89,15 @@ def test_another_target_takes_over() -> None:
     assert other.calls
 
 
+def test_one_that_cannot_draft_for_itself_goes_on_plainly() -> None:
+    broken, other = driving("gateway", "target"), driving("gateway")
+    broken.always = Cut()
+    rounds, _ = served(greedy(), broken, other)
+    assert tokens(rounds) == expected()
+    assert broken.calls[0][1].speculation.enabled
+    assert {(path, message.speculation) for path, message in other.calls} == {("/v1/generate", None)}
+
+
 def test_without_speculation_the_target_is_told_so() -> None:
     target = driving("target")
     rounds, _ = served(replace(greedy(), speculation=PLAIN), target)
