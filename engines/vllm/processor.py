@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,6 +69,11 @@ class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         end_with_owner()
         self._requests: dict[int, Drawn] = {}
+
+    @property
+    def rows(self) -> Collection[int]:
+        """Of the batch, those whose tokens this draws."""
+        return self._requests.keys()
 
     def is_argmax_invariant(self) -> bool:
         return False

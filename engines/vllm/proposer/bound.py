@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from engines.vllm.proposer.soundness import keep_own_draws
 from engines.vllm.requests import DRAFTS, EXTRA
 
 EXTENSION = f"{__name__}.Extension"
@@ -29,13 +30,16 @@ class Extension:
         """Install a logits processor ("module:Class") and bind the proposer; how far it may go (`Reach`).
 
         vLLM refuses custom logits processors beside speculation since it does not apply them to drafted rows. Requests
-        that carry something for ours are never drafted for, and undrafted rows do pass through all processors.
+        that carry something for ours are not drafted for, and undrafted rows do pass through all processors.
         """
         module, name = processor.split(":")
         made = getattr(importlib.import_module(module), name)(self.vllm_config, self.device, False)
         self.model_runner.input_batch.logitsprocs.non_argmax_invariant.append(made)
-        drafter = getattr(self.model_runner, "drafter", None)  # the last pipeline stage alone has one
-        return "" if drafter is None else str(drafter.bind(Bound(self.model_runner, reports)))
+        drafter = getattr(self.model_runner, "drafter", None)
+        if drafter is None:  # the last pipeline stage alone has one, and samples
+            return ""
+        keep_own_draws(drafter.sampler, lambda: made.rows)
+        return str(drafter.bind(Bound(self.model_runner, reports)))
 
 
 class Bound:

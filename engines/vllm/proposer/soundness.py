@@ -8,7 +8,7 @@ process, on its device, through the class that the engine itself calls.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields, replace
 from typing import Any
 
@@ -22,11 +22,16 @@ _Z = 6.0
 
 
 class Sampler:
-    """What is known of the engine's sampler; `beside_sampled` is False where drafts in such a batch are dropped."""
+    """What is known of the engine's sampler; `beside_sampled` is False where drafts in such a batch are dropped.
+
+    `own_rows` are those whose tokens Tandem's logits processor draws.
+    """
 
     def __init__(self) -> None:
         self.beside_sampled = True
         self.dropped = 0
+        self.guarded = False
+        self.own_rows: Callable[[], Collection[int]] = tuple
 
 
 def examine(device: Any) -> Sampler | None:
@@ -43,6 +48,7 @@ def examine(device: Any) -> Sampler | None:
         if fault is None:
             return sampler
         guard(RejectionSampler, sampler)
+        sampler.beside_sampled = False
         logger.warning(
             "Tandem: the rejection sampler of this vLLM is wrong: %s. While a sampled request (temperature above 0) "
             "is in the batch, no drafts are proposed, and drafts that it meets are dropped.",
@@ -58,25 +64,41 @@ def examine(device: Any) -> Sampler | None:
     return None
 
 
-def guard(rejection_sampler: Any, sampler: Sampler) -> None:
-    """From now on, where a batch holds a sampled request, draw one token for each request as if nothing were drafted.
+def keep_own_draws(sampler: Sampler | None, own_rows: Callable[[], Collection[int]]) -> None:
+    """Never let vLLM take a draft's verdict for a token that Tandem's logits processor is to draw.
 
-    The engine takes that for drafts rejected at once. A request that joins a batch whose drafts are under way can be
-    met nowhere else: the proposer has spoken before the scheduler lets it in.
+    We never draft for one, but vLLM's scheduler pads a new request, all of whose prompt but one token is cached, with
+    drafts that stand for nothing; and it applies no custom processors to drafted rows.
+    """
+    from vllm.v1.sample.rejection_sampler import RejectionSampler
+
+    sampler = sampler or Sampler()
+    sampler.own_rows = own_rows
+    if not sampler.guarded:
+        guard(RejectionSampler, sampler)
+
+
+def guard(rejection_sampler: Any, sampler: Sampler) -> None:
+    """From now on draw one token for each request of a batch, as if nothing were drafted, where drafts do harm.
+
+    That is beside a sampled request, if the sampler is wrong there, and where a row of our own has drafts. The engine
+    takes it for drafts rejected at once. A request that joins a batch whose drafts are under way can be met nowhere
+    else: the proposer has spoken before the scheduler lets it in.
     """
     plain: Callable[..., Any] = rejection_sampler.forward
 
     def forward(self: Any, metadata: Any, draft_probs: Any, logits: Any, sampling_metadata: Any) -> Any:
-        if sampling_metadata.all_greedy:
+        spoilt = not (sampler.beside_sampled or sampling_metadata.all_greedy)
+        if not spoilt and not any(metadata.num_draft_tokens[row] for row in sampler.own_rows()):
             return plain(self, metadata, draft_probs, logits, sampling_metadata)
-        sampler.dropped += 1
+        sampler.dropped += spoilt
         first = metadata.cu_num_sampled_tokens.roll(1)
         first[0] = 0
         undrafted = replace(sampling_metadata, spec_token_ids=[[] for _ in metadata.num_draft_tokens])
         return self.sampler(logits=logits[first.long()], sampling_metadata=undrafted)
 
     rejection_sampler.forward = forward
-    sampler.beside_sampled = False
+    sampler.guarded = True
 
 
 def find_fault(device: Any) -> str | None:
