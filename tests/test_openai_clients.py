@@ -119,6 +119,28 @@ def test_a_streamed_call_then_its_result(stack: Stack) -> None:
     assert answer.choices[0].finish_reason in ("stop", "length")
 
 
+@pytest.mark.parametrize("speculative", SPECULATION, ids=["plain", "chain", "tree"])
+def test_responses_say_what_chat_says(stack: Stack, speculative: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"model": "tiny", "temperature": 1.0}
+    body = {"seed": 5, "speculative": speculative}
+    chat = stack.sdk.chat.completions.create(messages=HI, max_tokens=30, extra_body=body, **options)
+    options |= {"input": HI, "max_output_tokens": 30, "extra_body": body}
+    answer = stack.sdk.responses.create(**options)
+    assert answer.output_text == chat.choices[0].message.content
+    events = list(stack.sdk.responses.create(stream=True, **options))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == answer.output_text
+
+
+def test_responses_call_tools_and_fill_schemas(stack: Stack) -> None:
+    options: dict[str, Any] = {"model": "tiny", "input": HI, "max_output_tokens": 120, "extra_body": {"seed": 4}}
+    tool = {"type": "function", **ADD["function"]}
+    answer = stack.sdk.responses.create(tools=[tool], tool_choice="required", parallel_tool_calls=False, **options)
+    (call,) = answer.output
+    Sum.model_validate_json(call.arguments)
+    assert isinstance(stack.sdk.responses.parse(text_format=Sum, **options).output_parsed, Sum)
+
+
 def test_async_streams_side_by_side(stack: Stack) -> None:
     async def one(client: Any, seed: int) -> str:
         stream = await client.chat.completions.create(
