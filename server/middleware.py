@@ -83,7 +83,7 @@ class RequestContext:
 
 
 async def _cut(scope: Scope, receive: Receive) -> None:
-    """Ends the connection of a client that does not read: closing would wait for it (server.connection)."""
+    """Ends the connection of a client that does not read: closing would wait for it (tandem.connection)."""
     abort = scope.get("tandem.abort")
     if abort is not None:
         abort()
