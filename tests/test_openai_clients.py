@@ -69,30 +69,27 @@ def stack(target: Path) -> Iterator[Stack]:
 @pytest.mark.parametrize("tool_choice", ["required", {"type": "function", "function": {"name": "add"}}])
 @pytest.mark.parametrize("parallel", [True, False])
 def test_forced_calls_are_valid_however_they_are_drafted(stack: Stack, tool_choice: Any, parallel: bool) -> None:
-    for seed in range(2):
-        found = []
-        for speculative in SPECULATION:
-            answer = stack.chat(
-                tools=[ADD, TELL],
-                tool_choice=tool_choice,
-                parallel_tool_calls=parallel,
-                seed=seed,
-                max_tokens=100,
-                logit_bias={"2": 5},
-                speculative=speculative,
-            ).json()
-            choice = answer["choices"][0]
-            calls = [call["function"] for call in choice["message"]["tool_calls"]]
-            found.append((calls, choice["message"]["content"]))
-            if choice["finish_reason"] == "tool_calls":
-                for call in calls:
-                    Sum.model_validate_json(call["arguments"]) if call["name"] == "add" else json.loads(
-                        call["arguments"]
-                    )
-                assert choice["message"]["content"] is None
-                assert len(calls) == 1 or (parallel and tool_choice == "required")
-            assert tool_choice == "required" or calls[0]["name"] == "add"
-        assert all(one == found[0] for one in found)
+    found = []
+    for speculative in SPECULATION:
+        answer = stack.chat(
+            tools=[ADD, TELL],
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel,
+            seed=int(parallel),
+            max_tokens=100,
+            logit_bias={"2": 5},
+            speculative=speculative,
+        ).json()
+        choice = answer["choices"][0]
+        calls = [call["function"] for call in choice["message"]["tool_calls"]]
+        found.append((calls, choice["message"]["content"]))
+        if choice["finish_reason"] == "tool_calls":
+            for call in calls:
+                Sum.model_validate_json(call["arguments"]) if call["name"] == "add" else json.loads(call["arguments"])
+            assert choice["message"]["content"] is None
+            assert len(calls) == 1 or (parallel and tool_choice == "required")
+        assert tool_choice == "required" or calls[0]["name"] == "add"
+    assert all(one == found[0] for one in found)
 
 
 def test_a_streamed_call_then_its_result(stack: Stack) -> None:
