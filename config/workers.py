@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -21,6 +21,10 @@ class WorkerConfig(BaseModel):
         default="SmolLM2-135M-Instruct",
         min_length=1,
         description="the bundled name, a Hugging Face id, a local folder or a GGUF file",
+    )
+    engine: Literal["torch", "vllm"] = Field(default="torch", description="what runs the model (docs/vllm.md)")
+    vllm_args: dict[str, Any] = Field(
+        default_factory=dict, description="vLLM's own engine arguments by name, passed through to it"
     )
     device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
@@ -66,6 +70,19 @@ class WorkerConfig(BaseModel):
         default=False, description="load weights that torch pickled, which can run code, where a model has no others"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+
+    @model_validator(mode="after")
+    def _settings_of_the_engine(self) -> Self:
+        if self.engine == "torch":
+            if self.vllm_args:
+                raise ValueError("vllm_args: needs engine vllm")
+        elif self.batch_invariant:
+            raise ValueError("batch_invariant: is the torch engine's; vLLM's own is VLLM_BATCH_INVARIANT=1")
+        elif self.device != "auto":
+            raise ValueError(
+                "device: vLLM takes what CUDA_VISIBLE_DEVICES shows it, or the CPU if it is built for that"
+            )
+        return self
 
 
 class TargetWorkerConfig(WorkerConfig):

@@ -41,7 +41,7 @@ def create_app(
         if load is not None:
             engine = load(progress)
         elif config.model != LOOKUP_DRAFTER:
-            engine = _load_torch(config, metrics, progress)
+            engine = _load(config, metrics, progress, lifecycle.fail)
         service = DraftService(engine, config, metrics, _forced_drafter(config) if engine is None else None)
         gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
         if engine is not None:
@@ -78,7 +78,16 @@ def _forced_drafter(config: DraftWorkerConfig) -> ForcedDrafter | None:
     return ForcedDrafter(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
 
 
-def _load_torch(config: DraftWorkerConfig, metrics: DraftMetrics, progress: Callable[[str], None]) -> DraftEngine:
-    from draft_worker.torch_engine import load_drafter
+def _load(
+    config: DraftWorkerConfig,
+    metrics: DraftMetrics,
+    progress: Callable[[str], None],
+    on_death: Callable[[str], None],
+) -> DraftEngine:
+    if config.engine == "vllm":
+        from draft_worker import vllm_engine
 
-    return load_drafter(config, metrics, progress)
+        return vllm_engine.load_drafter(config, metrics, progress, on_death)
+    from draft_worker import torch_engine
+
+    return torch_engine.load_drafter(config, metrics, progress)

@@ -31,6 +31,7 @@ UP_FLAGS = [
     _flag("--draft", ("draft", "model"), default="the target's pair, else lookup"),
     _flag("--draft-tokens", ("serve", "draft_tokens"), default="the pair's, else 5"),
     _flag("--strategy", ("target", "strategy")),
+    _flag("--engine", ("target", "engine"), ("draft", "engine")),
     _flag("--device", ("target", "device"), ("draft", "device")),
     _flag("--dtype", ("target", "dtype"), ("draft", "dtype")),
     _flag("--batch-invariant", ("target", "batch_invariant"), ("draft", "batch_invariant")),

@@ -41,7 +41,7 @@ def create_app(
     metrics = TargetMetrics()
 
     def load_service(progress: Callable[[str], None]) -> TargetService:
-        engine = load(progress) if load is not None else _load_torch(config, metrics, progress)
+        engine = load(progress) if load is not None else _load(config, metrics, progress, lifecycle.fail)
         service = TargetService(engine, config, metrics)
         metrics.watch(
             [*engine.gauges(), *session_gauges(service.sessions)],
@@ -96,7 +96,16 @@ async def _lines(
         await rounds.aclose()
 
 
-def _load_torch(config: TargetWorkerConfig, metrics: TargetMetrics, progress: Callable[[str], None]) -> TargetEngine:
-    from target_worker.torch_engine import load_target
+def _load(
+    config: TargetWorkerConfig,
+    metrics: TargetMetrics,
+    progress: Callable[[str], None],
+    on_death: Callable[[str], None],
+) -> TargetEngine:
+    if config.engine == "vllm":
+        from target_worker import vllm_engine
 
-    return load_target(config, metrics, progress)
+        return vllm_engine.load_target(config, metrics, progress, on_death)
+    from target_worker import torch_engine
+
+    return torch_engine.load_target(config, metrics, progress)

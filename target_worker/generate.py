@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engines.channel import Channel
-from engines.torch.drawing import Drawing, Limits
+from engines.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Seat, Steps, Wait
 from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.logprobs import reported_logprobs

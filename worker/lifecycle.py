@@ -38,8 +38,8 @@ S = TypeVar("S", bound=Service)
 
 
 def stop_process(reason: str) -> None:
-    """What a worker does when its model cannot be loaded: say why, and end as on SIGTERM."""
-    logger.critical("the model could not be loaded, stopping: %s", reason)
+    """What a worker does when its model cannot be loaded, or has died: say why, and end as on SIGTERM."""
+    logger.critical("the model cannot be served, stopping: %s", reason)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -49,45 +49,55 @@ class Lifecycle(Generic[S]):
     def __init__(
         self, load: Callable[[Callable[[str], None]], S], on_failure: Callable[[str], None], drain_seconds: float
     ) -> None:
-        """`load(progress)` tells what it is at; `on_failure(reason)` hears that it raised."""
+        """`load(progress)` tells what it is at; `on_failure(reason)` hears that it raised, or what `fail` was told."""
         self._load = load
         self._on_failure = on_failure
         self._drain_seconds = drain_seconds
         self._service: S | None = None
         self._draining = False
+        self._failed = False
         self._detail = "starting"
+        self._events: asyncio.AbstractEventLoop | None = None
 
     @asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         """The app's: loading begins as it starts, and what was loaded is closed as it stops."""
-        events = asyncio.get_running_loop()
+        self._events = asyncio.get_running_loop()
         # A daemon thread, so that a process told to stop while loading does not wait for it.
-        threading.Thread(target=self._run, args=(events,), name="tandem-load", daemon=True).start()
+        threading.Thread(target=self._run, name="tandem-load", daemon=True).start()
         yield
         self._draining = True
-        self._detail = "shutting down"
+        if not self._failed:
+            self._detail = "shutting down"
         if self._service is not None:
             await self._service.close(self._drain_seconds)
 
     def get(self) -> S:
         """Raises NotReady."""
-        if self._service is None or self._draining:
+        if self._service is None or not self.ready().ready:
             raise NotReady(self._detail)
         return self._service
 
     def ready(self) -> Ready:
-        return Ready(ready=self._service is not None and not self._draining, detail=self._detail)
+        ready = self._service is not None and not self._draining and not self._failed
+        return Ready(ready=ready, detail=self._detail)
 
-    def _run(self, events: asyncio.AbstractEventLoop) -> None:
+    def fail(self, reason: str, during: str = "") -> None:
+        """The service cannot go on: no call is let in any more, /ready says why, and `on_failure` hears it."""
+        self._failed = True
+        self._detail = during + reason
+        if self._events is not None and not self._events.is_closed():
+            self._events.call_soon_threadsafe(self._on_failure, reason)
+
+    def _run(self) -> None:
         try:
             service = self._load(self._progress)
         except Exception as error:
             logger.exception("loading failed")
-            self._detail = f"loading failed: {error}"
-            if not events.is_closed():
-                events.call_soon_threadsafe(self._on_failure, str(error) or type(error).__name__)
+            self.fail(str(error) or type(error).__name__, "loading failed: ")
             return
-        self._detail = "ready"
+        if not self._failed:
+            self._detail = "ready"
         self._service = service
 
     def _progress(self, detail: str) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from draft_worker.engine import Draft
-from engines.torch.drawing import Drawing, Limits
+from engines.drawing import Drawing, Limits
 from engines.torch.jobs import Feed, Job, Passed, Seat, Steps
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from engines.drawing import Limits
 from engines.grammar.service import Grammars
-from engines.torch.drawing import Limits
 from engines.torch.loop import EngineLoop
 from protocol.messages import ModelInfo, TokenizerInfo
 

@@ -178,3 +178,11 @@ def test_variables_that_set_nothing_are_told() -> None:
     environ = ["TANDEM_THRADS", "TANDEM_THREADS", "TANDEM_TARGET", "TANDEM_SERVE_PORT", "TANDEM_CONFIG", "PATH"]
     assert list(unknown_variables(environ)) == ["TANDEM_THRADS: no such variable; did you mean TANDEM_THREADS?"]
     assert next(unknown_variables(["TANDEM_PORT"])).startswith("TANDEM_PORT: no such variable")
+
+
+def test_settings_that_belong_to_one_engine() -> None:
+    settings = load("target", TargetSettings, flags={"engine": "vllm", "vllm_args": '{"block_size": 32}'}).settings
+    assert settings.vllm_args == {"block_size": 32}
+    assert "needs engine vllm" in failure("draft", flags={"vllm_args": '{"block_size": 32}'})
+    assert "VLLM_BATCH_INVARIANT" in failure("target", flags={"engine": "vllm", "batch_invariant": True})
+    assert "CUDA_VISIBLE_DEVICES" in failure("target", flags={"engine": "vllm", "device": "cuda:1"})

@@ -1,0 +1,88 @@
+"""Drafts from a model on vLLM, drawn with the target's own noise; candidates as in draft_worker/drafters/model.py."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from draft_worker.engine import Draft
+from draft_worker.vllm_rows import Told, read
+from engines.drawing import Drawing
+from engines.vllm.engine import VllmEngine, all_of
+from engines.vllm.requests import Answer, Place, sampling_params
+from protocol.messages import Candidate, DraftRequest, DraftTimings, Sampling
+
+
+class Drafting:
+    """One checked `/v1/draft`. `draft` runs on the engine's loop."""
+
+    def __init__(self, engine: VllmEngine, request: DraftRequest, drawing: Drawing, q_top_k: int) -> None:
+        self._engine = engine
+        self._request = request
+        self._drawing = drawing
+        self._depth = min(request.draft_tokens, drawing.room)
+        self._truncate = q_top_k if request.want_q else None
+        self._top2 = request.num_candidates > 1
+        self._first: Answer | None = None
+        self._queued = 0.0
+        changes = {"temperature": request.candidate_temperature, "top_p": request.candidate_top_p}
+        given = {name: value for name, value in changes.items() if value is not None}
+        self._branch_sampling = request.sampling.model_copy(update=given) if given else None
+
+    async def draft(self) -> Draft:
+        began = time.perf_counter()
+        candidates: list[Candidate] = []
+        if self._depth == 0:
+            await self._told(
+                [], 1, None
+            )  # it only reads the context, and a token is the least that vLLM can be asked for
+        else:
+            chain = await self._grow([], self._depth, None)
+            tokens = [told.token for told in chain]
+            q = [told.q for told in chain if told.q is not None]
+            logprobs = None
+            if q:
+                logprobs = [top.logprobs[top.token_ids.index(token)] for top, token in zip(q, tokens, strict=True)]
+            candidates = [Candidate(token_ids=tokens, logprobs=logprobs, q=q or None)]
+            candidates += await all_of([self._branch(tokens[:at], chain[at].second) for at in self._leaves(chain)])
+        total = time.perf_counter() - began
+        queued = min(total, self._queued)
+        timings = DraftTimings(
+            queue_ms=queued * 1e3, forward_ms=(total - queued) * 1e3, sample_ms=0.0, total_ms=total * 1e3
+        )
+        cached = self._first.cached_tokens if self._first is not None else 0
+        return Draft(candidates, min(cached, self._drawing.length), timings)
+
+    def _leaves(self, chain: list[Told]) -> list[int]:
+        """Where the other candidates leave the chain, the least certain place first."""
+        places = [place for place, told in enumerate(chain) if told.gap < math.inf]
+        places.sort(key=lambda place: chain[place].gap)
+        return places[: self._request.num_candidates - 1]
+
+    async def _branch(self, shared: list[int], second: int) -> Candidate:
+        tokens = [*shared, second]
+        if second not in self._drawing.stops:
+            grown = await self._grow(tokens, self._depth - len(tokens), self._branch_sampling)
+            tokens += [told.token for told in grown]
+        return Candidate(token_ids=tokens)
+
+    async def _grow(self, tail: list[int], count: int, sampling: Sampling | None) -> list[Told]:
+        """`count` tokens after the context and `tail`, fewer where one of them is a stop token."""
+        if self._request.grammar is None:
+            return await self._told(tail, count, sampling) if count else []
+        found: list[Told] = []
+        while len(found) < count and not (found and found[-1].token in self._drawing.stops):
+            found += await self._told([*tail, *(told.token for told in found)], 1, sampling)
+        return found
+
+    async def _told(self, tail: list[int], count: int, sampling: Sampling | None) -> list[Told]:
+        """`count` tokens from one request: what a grammar permits holds for the first of them alone."""
+        places = self._drawing.after([tail], sampling)
+        place = Place(places.rows[0], places.allowed, self._top2, self._truncate)
+        logprobs = self._truncate or (2 if self._top2 else 0)
+        params = sampling_params(place, max_tokens=count, stops=self._drawing.stops, logprobs=logprobs)
+        answer = await self._engine.ask([*self._drawing.ids, *tail], params, self._request.cache_salt)
+        self._first = self._first or answer
+        self._queued = max(self._queued, answer.queue_seconds)
+        wants_q = self._truncate is not None
+        return [read(token, entries, wants_q) for token, entries in zip(answer.token_ids, answer.logprobs, strict=True)]

@@ -1,0 +1,66 @@
+"""The draft model on vLLM: a request for the chain, one for each further candidate's rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from config.workers import DraftWorkerConfig
+from draft_worker.drafters.vllm_model import Drafting
+from draft_worker.engine import Draft
+from draft_worker.metrics import DraftMetrics
+from draft_worker.vllm_processor import CLASS
+from engines.drawing import Drawing
+from engines.vllm.start import VllmModel, load_model
+from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Capabilities, DraftRequest, Sampling
+from worker.metrics import Reading
+
+
+def load_drafter(
+    config: DraftWorkerConfig,
+    metrics: DraftMetrics,
+    progress: Callable[[str], None],
+    on_death: Callable[[str], None],
+) -> VllmDrafter:
+    """`on_death(reason)` hears that vLLM's process ended. Raises engines.errors.ModelError."""
+    capabilities = Capabilities(
+        rounds=[],
+        strategies=[],
+        max_candidates=MAX_CANDIDATES,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        sampling=list(Sampling.model_fields),
+        grammar_types=[],
+        q=True,
+        prediction=True,
+    )
+    ours = {"logits_processors": [CLASS], "logprobs_mode": "processed_logits", "max_logprobs": max(2, config.q_top_k)}
+    model = load_model(config, "draft", capabilities, ours, metrics.pass_done, on_death, progress)
+    return VllmDrafter(model, config.q_top_k)
+
+
+class VllmDrafter:
+    """A DraftEngine (draft_worker/engine.py)."""
+
+    def __init__(self, model: VllmModel, q_top_k: int) -> None:
+        self.info = model.info
+        self.tokenizer = model.tokenizer
+        self._model = model
+        vocabulary = model.info.vocabulary
+        self._q_top_k = min(q_top_k, vocabulary.logits_size) if vocabulary is not None else q_top_k
+
+    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
+        grammar = await self._model.grammars.state(request.grammar, owner, deadline)
+        drawing = Drawing(request, ids, self._model.limits, grammar)
+        drafting = Drafting(self._model.engine, request, drawing, self._q_top_k)
+        return await self._model.engine.run(drafting.draft(), deadline)
+
+    def disown(self, owner: int) -> None:
+        self._model.grammars.disown(owner)
+
+    def gauges(self) -> Sequence[Reading]:
+        return self._model.gauges()
+
+    def counters(self) -> Sequence[Reading]:
+        return []
+
+    def close(self, patience: float) -> None:
+        self._model.close(patience)

@@ -1,0 +1,22 @@
+"""The draft model's logits processor: a token, and what a draft needs to know of how it was drawn, out of vLLM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from draft_worker import vllm_rows
+from engines.sampling.rows import SamplingRow
+from engines.torch.jobs import Draws
+from engines.vllm.processor import DrawingProcessor
+
+CLASS = f"{__name__}:DraftingProcessor"
+
+
+class DraftingProcessor(DrawingProcessor):
+    def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
+        vllm_rows.write(logits, draws, asked)
+
+    def write_failure(self, logits: Tensor) -> None:
+        vllm_rows.write_failure(logits)

@@ -1,0 +1,209 @@
+"""vLLM's async engine on a thread and an event loop of its own, and what keeps an eye on it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any, TypeVar
+
+from engines.errors import ModelError
+from engines.vllm.requests import Answer, answer_of
+from engines.vllm.stats import PassStats, stat_logger
+from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotReady, QueueFull
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+_WATCH_SECONDS = 0.25
+_END_SECONDS = 30.0
+
+
+class VllmEngine:
+    """`start` it, `run` coroutines on its event loop, in which `ask` and `stream` reach vLLM; `close` when done.
+
+    A loop of its own: vLLM's outputs do not wait for the worker's HTTP, nor that for them.
+    """
+
+    def __init__(self, max_queue: int, on_pass: Callable[[int, int, float], None], on_death: Callable[[str], None]):
+        """`on_pass(sessions, tokens, seconds)` hears of every step, `on_death(reason)` that vLLM's process ended."""
+        self.stats = PassStats(on_pass)
+        self.calls = 0
+        self.rows = 0
+        self.max_sequences = 0
+        self.llm: Any = None
+        self._max_queue = max_queue
+        self._on_death = on_death
+        self._ids = itertools.count()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._closing = False
+        self._watching: asyncio.Task[None] | None = None
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="tandem-vllm", daemon=True)
+
+    def start(self, arguments: dict[str, Any]) -> None:
+        """Start vLLM with these engine arguments; returns when it can serve. Raises ModelError."""
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._start(arguments), self._loop).result()
+
+    def run_now(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the engine's loop and wait for it, from a thread that has no event loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    async def run(self, work: Coroutine[Any, Any, T], deadline: float = float("inf")) -> T:
+        """A call's coroutine, run on the engine's loop. `deadline` is on time.monotonic's clock.
+
+        When this returns or raises, however it was cancelled, nothing of the work runs any more. Raises NotReady and
+        QueueFull before any of it, DeadlineExceeded, EngineFailure, and whatever WireError the work raises.
+        """
+        if self._closing or self._is_dead():
+            work.close()
+            raise NotReady("the worker is shutting down" if self._closing else "vLLM's engine has died")
+        if self.calls >= self.max_sequences + self._max_queue:
+            work.close()
+            raise QueueFull(f"{self.calls - self.max_sequences} requests wait already")
+        self.calls += 1
+        here = asyncio.get_running_loop()
+        ended = here.create_future()
+        task: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            task.append(self._loop.create_task(work))
+            self._tasks.add(task[0])
+            task[0].add_done_callback(finish)
+
+        def finish(done: asyncio.Task[T]) -> None:
+            self._tasks.discard(done)
+            if not here.is_closed():
+                here.call_soon_threadsafe(_set, ended)
+
+        self._loop.call_soon_threadsafe(begin)
+        try:
+            left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
+            async with asyncio.timeout(left):
+                await asyncio.shield(ended)
+        except TimeoutError:
+            raise DeadlineExceeded("the deadline passed before the work was done", "deadline_ms") from None
+        finally:
+            if not ended.done():
+                self._loop.call_soon_threadsafe(lambda: task[0].cancel())
+                await _until(ended)
+            self.calls -= 1
+        if task[0].cancelled():
+            raise NotReady("the worker is shutting down")
+        return task[0].result()
+
+    async def ask(self, ids: list[int], params: Any, salt: str | None = None) -> Answer:
+        """One request's whole answer. On the engine's loop. Raises EngineFailure."""
+        async with self._requests(ids, params, salt) as answers:
+            found = [answer async for answer in answers]
+        if not found:
+            raise EngineFailure("vLLM gave no answer")
+        return found[-1]
+
+    @asynccontextmanager
+    async def stream(
+        self, ids: list[int], params: Any, salt: str | None = None
+    ) -> AsyncIterator[AsyncIterator[Answer]]:
+        """A request's answers as they come. On the engine's loop; leaving the context frees the request."""
+        async with self._requests(ids, params, salt) as answers:
+            yield answers
+
+    def disown(self, owner: int) -> None:
+        """Sessions have nothing in vLLM: its prefix cache goes by content."""
+
+    def close(self, patience: float) -> None:
+        """Give running calls `patience` seconds, end them, and vLLM's processes."""
+        self._closing = True
+        until = time.monotonic() + patience
+        while self._tasks and not self._is_dead() and time.monotonic() < until:
+            time.sleep(0.02)
+        if not self._thread.is_alive():
+            return
+        with suppress(TimeoutError):
+            asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_END_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_END_SECONDS)
+
+    @asynccontextmanager
+    async def _requests(self, ids: list[int], params: Any, salt: str | None) -> AsyncIterator[AsyncIterator[Answer]]:
+        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+        prompt: dict[str, Any] = {"prompt_token_ids": ids}
+        if salt is not None:
+            prompt["cache_salt"] = f"salt:{salt}"  # vLLM takes no empty one
+        outputs = self.llm.generate(prompt, params, f"tandem-{next(self._ids)}")
+        self.rows += 1
+        try:
+            yield _answers(outputs, time.perf_counter())
+        except EngineDeadError as error:
+            raise EngineFailure("vLLM's engine has died") from error
+        except EngineGenerateError as error:
+            logger.exception("vLLM failed to serve a request")
+            raise EngineFailure("vLLM failed to serve this request") from error
+        except ValueError as error:
+            raise BadRequest(f"vLLM refuses the request: {error}") from error
+        finally:
+            self.rows -= 1
+            await outputs.aclose()
+
+    async def _start(self, arguments: dict[str, Any]) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        try:
+            self.llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[stat_logger(self.stats)])
+        except (ValueError, RuntimeError, TypeError, OSError, NotImplementedError) as error:
+            raise ModelError(f"vLLM could not start with {arguments['model']}: {error}") from error
+        self.max_sequences = self.llm.vllm_config.scheduler_config.max_num_seqs
+        self._watching = asyncio.create_task(self._watch())
+
+    async def _watch(self) -> None:
+        while not self._is_dead():  # noqa: ASYNC110  (vLLM keeps a flag, and sets no event)
+            await asyncio.sleep(_WATCH_SECONDS)
+        if not self._closing:
+            self._on_death("vLLM's engine has died")
+
+    async def _stop(self) -> None:
+        ending = [task for task in (self._watching, *self._tasks) if task is not None]
+        for task in ending:
+            task.cancel()
+        await asyncio.gather(*ending, return_exceptions=True)
+        if self.llm is not None:
+            self.llm.shutdown()
+
+    def _is_dead(self) -> bool:
+        return self.llm is not None and self.llm.errored
+
+
+async def _answers(outputs: AsyncGenerator[Any, None], began: float) -> AsyncIterator[Answer]:
+    async for output in outputs:
+        yield answer_of(output, began)
+
+
+async def all_of(work: list[Coroutine[Any, Any, T]]) -> list[T]:
+    """All results; where one fails, or this is cancelled, the others end before it raises."""
+    tasks = [asyncio.ensure_future(one) for one in work]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _set(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
+
+
+async def _until(ended: asyncio.Future[None]) -> None:
+    """Wait for a cancelled call to let go, however often the waiting is cancelled itself."""
+    give_up = time.monotonic() + _END_SECONDS
+    while not ended.done() and (left := give_up - time.monotonic()) > 0:
+        with suppress(asyncio.CancelledError):
+            await asyncio.wait({ended}, timeout=left)

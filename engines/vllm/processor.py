@@ -1,0 +1,106 @@
+"""The logits processor that draws: the whole chain of processing and the shared noise, inside vLLM.
+
+vLLM's own draws know no positions, so its requests have temperature 0 and no penalties, and this processor leaves of
+each row of logits what makes vLLM's argmax take the token that engines/sampling drew. What decides a draw comes with
+the request (engines/vllm/requests.py). A worker's own subclass says how a draw becomes a row of logits.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from vllm.v1.sample.logits_processor import LogitsProcessor
+from vllm.v1.sample.logits_processor.builtin import process_dict_updates
+
+from engines.history import History
+from engines.sampling.rows import SamplingRow
+from engines.torch.draws import draw_batch
+from engines.torch.jobs import Draws, Feed
+from engines.vllm.owner import end_with_owner
+from engines.vllm.requests import EXTRA, sampling_of
+from protocol.errors import EngineFailure
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.sample.logits_processor import BatchUpdate
+
+logger = logging.getLogger(__name__)
+
+
+class Drawn:
+    """One request as the engine sees it: what its next token is drawn with."""
+
+    def __init__(self, asked: dict[str, Any], prompt_ids: list[int], output_ids: list[int]) -> None:
+        """`output_ids` is vLLM's own list, which grows as tokens are drawn."""
+        self.asked = asked
+        self._sampling = sampling_of(asked)
+        self._stops = frozenset(asked["stops"])
+        allowed = asked["allowed"]
+        self._allowed = torch.frombuffer(bytearray(allowed), dtype=torch.int32)[None] if allowed is not None else None
+        self._prompt_ids = prompt_ids
+        self._output_ids = output_ids
+
+    def feed(self) -> Feed:
+        """What `draw_batch` is to be asked for: one row."""
+        output = self._output_ids
+        if output and output[-1] < 0:
+            # A place that vLLM fills in later. A draw without knowing what was drawn before it could be a wrong one.
+            raise RuntimeError("this vLLM draws before it knows the tokens drawn last: set async_scheduling to false")
+        row = SamplingRow(
+            self._sampling,
+            self.asked["seed"],
+            len(self._prompt_ids) + len(output),
+            History(self._prompt_ids, len(self._prompt_ids), output),
+            self.asked["num_prompt_tokens"],
+            self._stops,
+        )
+        return Feed([], 0, rows=[row], allowed=self._allowed, top2=self.asked["top2"], truncate=self.asked["truncate"])
+
+
+class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
+    """Rows of requests that carry nothing of ours stay as they are."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
+        end_with_owner()
+        self._requests: dict[int, Drawn] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        process_dict_updates(self._requests, batch_update, _drawn)
+
+    def apply(self, logits: Tensor) -> Tensor:
+        places = sorted(self._requests)
+        if not places:
+            return logits
+        requests = [self._requests[place] for place in places]
+        feeds = [request.feed() for request in requests]
+        answers = draw_batch([(logits[place, None], feed) for place, feed in zip(places, feeds, strict=True)])
+        for place, request, feed, answer in zip(places, requests, feeds, answers, strict=True):
+            if isinstance(answer, EngineFailure):
+                logger.error("%s", answer.message)
+                self.write_failure(logits[place])
+            else:
+                self.write(logits[place], answer, request.asked, feed.rows[0])
+        return logits
+
+    @abstractmethod
+    def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
+        """Put into one row, float32 [V], what says which token was drawn: its largest entry, and whatever else."""
+
+    @abstractmethod
+    def write_failure(self, logits: Tensor) -> None:
+        """Put into one row what the worker will know as a failure: no token could be drawn."""
+
+
+def _drawn(params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]) -> Drawn | None:
+    asked = (params.extra_args or {}).get(EXTRA)
+    if asked is None or prompt_ids is None:
+        return None
+    return Drawn(asked, prompt_ids, output_ids)

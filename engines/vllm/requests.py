@@ -1,0 +1,120 @@
+"""What a request to vLLM says, and what its outputs tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from engines.sampling.rows import SamplingRow
+from protocol.messages import Sampling
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+EXTRA = "tandem"
+"""Our key in SamplingParams.extra_args."""
+
+Logprobs = dict[int, Any]
+"""One position's entries: token id → vllm.logprobs.Logprob (logprob, rank)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one request draws: the first token's row, and what a grammar permits there (bitmask int32 [1, W]).
+
+    `top2` and `truncate` as in engines.torch.jobs.Feed; `more` is for the worker's own processor.
+    """
+
+    row: SamplingRow
+    allowed: Tensor | None = None
+    top2: bool = False
+    truncate: int | None = None
+    more: dict[str, Any] | None = None
+
+
+def asked(place: Place) -> dict[str, Any]:
+    """What goes along with a request, as vLLM can serialise it."""
+    row = place.row
+    return {
+        "sampling": row.sampling.model_dump(exclude_defaults=True),
+        "seed": row.seed,
+        "num_prompt_tokens": row.num_prompt_tokens,
+        "stops": sorted(row.stop_token_ids),
+        "allowed": place.allowed.contiguous().numpy().tobytes() if place.allowed is not None else None,
+        "top2": place.top2,
+        "truncate": place.truncate,
+        **(place.more or {}),
+    }
+
+
+def sampling_of(asked: dict[str, Any]) -> Sampling:
+    return Sampling(**asked["sampling"])
+
+
+def sampling_params(
+    place: Place | None,
+    *,
+    max_tokens: int = 1,
+    stops: Collection[int] = (),
+    logprobs: int = 0,
+    prompt_logprobs: int | None = None,
+    stream: bool = False,
+) -> SamplingParams:
+    """vLLM's parameters for tokens that our processor draws; without `place` they are vLLM's own greedy ones.
+
+    `logprobs` entries beside the drawn token's come back for each token, `prompt_logprobs` for each of the prompt's.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    params = SamplingParams(
+        temperature=0.0,
+        max_tokens=max_tokens,
+        stop_token_ids=sorted(stops),
+        ignore_eos=True,
+        detokenize=False,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY,
+        extra_args={EXTRA: asked(place)} if place is not None else None,
+    )
+    if prompt_logprobs is not None:
+        # vLLM would compute the whole prompt anew, to have them all; the drafts' alone are wanted.
+        params.skip_reading_prefix_cache = False
+    return params
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One request's outcome. `logprobs` has an entry a token; `prompt_logprobs` one for each of the prompt's.
+
+    `cached_tokens`: of the prompt, how many were not computed again. Seconds: waiting to be scheduled, and in all.
+    """
+
+    token_ids: list[int]
+    logprobs: list[Logprobs]
+    prompt_logprobs: list[Logprobs | None]
+    cached_tokens: int
+    queue_seconds: float
+    total_seconds: float
+
+
+def answer_of(output: Any, began: float) -> Answer:
+    """From vLLM's RequestOutput; `began` is time.perf_counter's when the request was made."""
+    (completion,) = output.outputs
+    metrics = output.metrics
+    waited = 0.0
+    if metrics is not None and metrics.scheduled_ts and metrics.queued_ts:
+        waited = max(0.0, metrics.scheduled_ts - metrics.queued_ts)
+    return Answer(
+        list(completion.token_ids),
+        list(completion.logprobs or []),
+        list(output.prompt_logprobs or []),
+        output.num_cached_tokens or 0,
+        waited,
+        time.perf_counter() - began,
+    )

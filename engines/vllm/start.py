@@ -1,0 +1,159 @@
+"""From a worker's settings to a running vLLM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import transformers
+
+from config.workers import WorkerConfig
+from engines.drawing import Limits
+from engines.errors import ModelError
+from engines.fingerprint import fingerprint
+from engines.grammar.service import Grammars
+from engines.models import ModelFiles, resolve_model
+from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
+from engines.vllm.arguments import engine_arguments, prepare_environment
+from engines.vllm.engine import VllmEngine
+from engines.vllm.measure import check_draws, measure_step_seconds
+from engines.vllm.owner import announce_owner
+from engines.vllm.versions import check_installed
+from protocol.messages import Capabilities, ModelInfo, StepTime, TokenizerInfo
+
+Reading = tuple[str, str, Callable[[], float]]
+
+
+@dataclass(frozen=True, slots=True)
+class VllmModel:
+    """A running model. `engine` has been started."""
+
+    engine: VllmEngine
+    info: ModelInfo
+    tokenizer: TokenizerInfo
+    grammars: Grammars = field(default_factory=Grammars)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(frozenset(self.info.stop_token_ids), self.info.context_length)
+
+    def gauges(self) -> list[Reading]:
+        stats = self.engine.stats
+        return [
+            ("num_requests_running", "Requests in vLLM's batch", lambda: stats.running),
+            ("num_requests_waiting", "Requests that wait to be in vLLM's batch", lambda: stats.waiting),
+        ]
+
+    def close(self, patience: float) -> None:
+        self.engine.close(patience)
+        self.grammars.close()
+
+
+def load_model(
+    config: WorkerConfig,
+    role: Literal["draft", "target"],
+    capabilities: Capabilities,
+    ours: Mapping[str, Any],
+    on_pass: Callable[[int, int, float], None],
+    on_death: Callable[[str], None],
+    progress: Callable[[str], None],
+) -> VllmModel:
+    """Find the configured model and start vLLM with it; `progress` hears what is being done.
+
+    `ours` are the engine arguments that make vLLM draw as its worker needs it: `logits_processors`, a list of
+    "module:Class", or none of them and a `speculative_config`. Raises ModelError.
+    """
+    found = check_installed()
+    from vllm.platforms import current_platform
+
+    is_cpu = current_platform.is_cpu()
+    progress(f"looking for {config.model}")
+    files = resolve_model(config.model, allow_pickle_weights=config.allow_pickle_weights, progress=progress)
+    described = _config(files)
+    tokenizer = load_tokenizer(files)
+    arguments = engine_arguments(config, files, _longest_context(described), is_cpu, ours)
+    prepare_environment(is_cpu)
+    announce_owner()
+    progress(f"starting vLLM {found} with {files.id}")
+    engine = VllmEngine(config.max_queue, on_pass, on_death)
+    try:
+        engine.start(arguments)
+        return _finish(engine, config, role, capabilities, files, described, tokenizer, arguments, found, progress)
+    except BaseException:
+        engine.close(0.0)
+        raise
+
+
+def _finish(
+    engine: VllmEngine,
+    config: WorkerConfig,
+    role: Literal["draft", "target"],
+    capabilities: Capabilities,
+    files: ModelFiles,
+    described: Any,
+    tokenizer: Any,
+    arguments: Mapping[str, Any],
+    version: str,
+    progress: Callable[[str], None],
+) -> VllmModel:
+    settings = engine.llm.vllm_config
+    vocabulary = settings.model_config.get_vocab_size()
+    context_length = settings.model_config.max_model_len
+    draws = bool(arguments.get("logits_processors"))
+    if draws:
+        progress(f"checking vLLM's draws with {files.id}")
+        engine.run_now(check_draws(engine, vocabulary))
+    progress(f"measuring {files.id}")
+    step_seconds = engine.run_now(measure_step_seconds(engine, vocabulary, context_length, draws))
+    stops = stop_token_ids(tokenizer, described, _generation_config(files))
+    told = tokenizer_info(files, tokenizer, stop_ids=stops, logits_size=vocabulary, context_length=context_length)
+    progress(f"preparing grammars for {files.id}")
+    grammars = Grammars.of_tokenizer(told.tokenizer_json, vocabulary, stops) if draws else Grammars()
+    dtype = str(settings.model_config.dtype).removeprefix("torch.")
+    device = _device_name()
+    info = ModelInfo(
+        role=role,
+        id=files.id,
+        engine="vllm",
+        dtype=dtype,
+        device=device,
+        vocabulary=told.vocabulary,
+        special_token_ids=special_token_ids(tokenizer),
+        stop_token_ids=stops,
+        context_length=context_length,
+        max_sessions=engine.max_sequences,
+        fingerprint=fingerprint(
+            files.folder,
+            engine=f"vllm-{version} torch-{torch.__version__}",
+            dtype=dtype,
+            device=device,
+            numerics=f"{torch.get_num_threads()} threads {sorted(config.vllm_args.items(), key=str)}",
+        ),
+        capabilities=capabilities.model_copy(update={"grammar_types": grammars.types}),
+        step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
+    )
+    return VllmModel(engine, info, told, grammars)
+
+
+def _config(files: ModelFiles) -> Any:
+    try:
+        return transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
+
+
+def _generation_config(files: ModelFiles) -> Any:
+    try:
+        return transformers.GenerationConfig.from_pretrained(files.folder)
+    except OSError:
+        return None  # it is optional
+
+
+def _longest_context(config: Any) -> int:
+    return int(getattr(config.get_text_config(), "max_position_embeddings", None) or 2048)
+
+
+def _device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"

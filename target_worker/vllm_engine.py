@@ -1,0 +1,105 @@
+"""The target on vLLM: what reaches it becomes requests of one token, or for plain decoding of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from config.workers import TargetWorkerConfig
+from engines.channel import Channel
+from engines.drawing import Drawing
+from engines.vllm.start import VllmModel, load_model
+from protocol.messages import (
+    MAX_CANDIDATES,
+    MAX_DRAFT_TOKENS,
+    MAX_LOGPROBS,
+    Capabilities,
+    GenerateRequest,
+    Grammar,
+    Sampling,
+    Strategy,
+    VerifyRequest,
+    VerifyResponse,
+)
+from target_worker.metrics import TargetMetrics
+from target_worker.vllm_generate import Decoding
+from target_worker.vllm_processor import CLASS
+from target_worker.vllm_verify import Verification
+from worker.metrics import Reading
+
+_UNREAD_ROUNDS = 32
+"""Rounds a stream may be ahead of its reader before it waits."""
+_STRATEGIES: list[Strategy] = ["deterministic", "probabilistic", "greedy"]
+"""`threshold` is missing: a draw equal to a token that it rejected could not be told from an accepted one."""
+
+
+def load_target(
+    config: TargetWorkerConfig,
+    metrics: TargetMetrics,
+    progress: Callable[[str], None],
+    on_death: Callable[[str], None],
+) -> VllmTarget:
+    """`on_death(reason)` hears that vLLM's process ended. Raises engines.errors.ModelError."""
+    capabilities = Capabilities(
+        rounds=["gateway"],
+        strategies=_STRATEGIES,
+        default_strategy=config.strategy if config.strategy in _STRATEGIES else "deterministic",
+        max_candidates=min(config.max_candidates, MAX_CANDIDATES),
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        max_logprobs=MAX_LOGPROBS,
+        sampling=list(Sampling.model_fields),
+        grammar_types=[],
+    )
+    ours = {"logits_processors": [CLASS], "logprobs_mode": "raw_logprobs", "max_logprobs": MAX_LOGPROBS}
+    model = load_model(config, "target", capabilities, ours, metrics.pass_done, on_death, progress)
+    return VllmTarget(model, config.stall_timeout_ms / 1000, config.verbose)
+
+
+class VllmTarget:
+    """A TargetEngine (target_worker/engine.py)."""
+
+    def __init__(self, model: VllmModel, stall_seconds: float, log_decisions: bool) -> None:
+        self.info = model.info
+        self.tokenizer = model.tokenizer
+        self._model = model
+        self._engine = model.engine
+        self._stall_seconds = stall_seconds
+        self._log_decisions = log_decisions
+
+    async def verify(
+        self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float
+    ) -> VerifyResponse:
+        grammar = await self._model.grammars.state(request.grammar, owner, deadline)
+        drawing = Drawing(request, ids, self._model.limits, grammar)
+        verification = Verification(self._engine, request, drawing, self._log_decisions)
+        return await self._engine.run(verification.response(), deadline)
+
+    async def check_grammar(self, grammar: Grammar) -> None:
+        await self._model.grammars.compile(grammar)
+
+    def rounds(self) -> Channel[VerifyResponse]:
+        return Channel(_UNREAD_ROUNDS, lambda: None)
+
+    async def generate(
+        self,
+        request: GenerateRequest,
+        ids: list[int],
+        owner: int | None,
+        rounds: Channel[VerifyResponse],
+        emitted: list[int],
+    ) -> None:
+        grammar = await self._model.grammars.state(request.grammar, owner)
+        drawing = Drawing(request, ids, self._model.limits, grammar)
+        decoding = Decoding(self._engine, request, drawing, rounds, emitted, self._stall_seconds)
+        await self._engine.run(decoding.step_by_step() if grammar is not None else decoding.stream())
+
+    def disown(self, owner: int) -> None:
+        self._model.grammars.disown(owner)
+
+    def gauges(self) -> Sequence[Reading]:
+        return self._model.gauges()
+
+    def counters(self) -> Sequence[Reading]:
+        return []
+
+    def close(self, patience: float) -> None:
+        self._model.close(patience)

@@ -1,0 +1,60 @@
+"""The target's logits processor: a strategy's verdict on one place, inside vLLM."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engines.sampling.rows import SamplingRow
+from engines.torch.jobs import Draws
+from engines.vllm.processor import DrawingProcessor
+from protocol.messages import Strategy, TopK
+from target_worker.strategies import STRATEGIES
+from target_worker.strategies.drafts import Target, pad_drafts
+from target_worker.strategies.probabilistic import pad_q
+
+CLASS = f"{__name__}:VerifyingProcessor"
+
+
+def judging(strategy: Strategy, drafted: int | None, q: TopK | None) -> dict[str, Any]:
+    """What goes along with a request for a place's token, for `strategy` to decide on. `drafted` None: no draft."""
+    entries = {"token_ids": q.token_ids, "logprobs": q.logprobs} if q is not None else None
+    return {"strategy": strategy, "drafted": drafted, "q": entries}
+
+
+class VerifyingProcessor(DrawingProcessor):
+    """Emits at each place the drafted token where the strategy accepts it, else what the strategy emits instead.
+
+    vLLM's raw_logprobs are taken before, so that a row of NaN shows as a log-probability of NaN.
+    """
+
+    def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
+        token = draws.drawn.tokens[0]
+        strategy = asked.get("strategy", "deterministic")
+        if strategy != "deterministic":
+            token = _emitted(STRATEGIES[strategy], draws, asked, row)
+        _leave_only(logits, token)
+
+    def write_failure(self, logits: Tensor) -> None:
+        _leave_only(logits, 0)
+
+
+def _emitted(strategy: Any, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> int:
+    distribution = draws.distribution()
+    drafted = asked["drafted"]
+    chain = [] if drafted is None else [drafted]
+    q = None
+    if strategy.needs_q:
+        q = pad_q([[TopK(**asked["q"])] if asked["q"] is not None and chain else []], distribution.device)
+    drafts = pad_drafts([chain], [[0] * (len(chain) + 1)], distribution.device, q)
+    own = torch.tensor(draws.drawn.tokens, device=distribution.device)
+    outcome = strategy.verify(drafts, Target(distribution, [row], own))
+    return drafted if int(outcome.num_accepted[0]) else int(outcome.next_token[0])
+
+
+def _leave_only(logits: Tensor, token_id: int) -> None:
+    logits.fill_(-math.inf)
+    logits[token_id] = 0.0
