@@ -1,4 +1,4 @@
-"""What the target's processor makes of rows that no token can be drawn from (its own code alone: no engine is started)."""
+"""What the target's processor makes of rows that no token can be drawn from (no engine is started)."""
 
 from __future__ import annotations
 
