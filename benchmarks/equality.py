@@ -114,9 +114,9 @@ def running() -> Iterator[Services]:
         yield start(stack, model, truncated(model), worker_settings=workers)
 
 
-def ask(client: Client, cell: Cell, prompt: str) -> Answer:
+def ask(client: Client, cell: Cell, prompt: str, max_tokens: int) -> Answer:
     return client.chat(
-        prompt, max_tokens=MAX_TOKENS, logprobs=True, speculative=cell.speculative, **cell.sampling, ignore_eos=True
+        prompt, max_tokens=max_tokens, logprobs=True, speculative=cell.speculative, **cell.sampling, ignore_eos=True
     )
 
 
@@ -125,21 +125,26 @@ class Reference:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._known: dict[tuple[str, str], Answer] = {}
+        self._known: dict[tuple[str, str, int], Answer] = {}
 
-    def answer(self, cell: Cell, prompt: str) -> Answer:
-        key = (repr(cell.sampling), prompt)
+    def answer(self, cell: Cell, prompt: str, max_tokens: int) -> Answer:
+        key = (repr(cell.sampling), prompt, max_tokens)
         if key not in self._known:
             plain = Cell(**{**asdict(cell), "drafter": "none"})
-            self._known[key] = ask(self._client, plain, prompt)
+            self._known[key] = ask(self._client, plain, prompt, max_tokens)
         return self._known[key]
 
 
-def compare(client: Client, reference: Reference, cell: Cell, prompts: list[str]) -> dict[str, Any]:
+def compare(
+    client: Client, reference: Reference, cell: Cell, prompts: list[str], max_tokens: int = MAX_TOKENS
+) -> dict[str, Any]:
     """One cell: what differed (nothing, we hope), and how much speculation there was to see a difference by."""
     differences, accepted, drafted = [], 0, 0
     for prompt in prompts:
-        expected, found = reference.answer(cell, prompt), ask(client, cell, prompt)
+        expected, found = (
+            reference.answer(cell, prompt, max_tokens),
+            ask(client, cell, prompt, max_tokens),
+        )
         if found.identity != expected.identity:
             differences.append({"prompt": prompt, "expected": expected.text, "found": found.text})
         accepted += (found.speculation or {}).get("num_accepted_draft_tokens", 0)

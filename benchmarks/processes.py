@@ -50,6 +50,10 @@ class Process:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             # TANDEM_LIFELINE: the process ends with the pipe on its standard input, even where we are killed.
@@ -136,10 +140,11 @@ class Stack:
         variables = {f"TANDEM_{role}_{field}".upper(): _text(value) for field, value in settings.items()}
         return self._add(name, command, port, variables)
 
-    def module(self, name: str, module: str, *arguments: str) -> Process:
-        """`python -m MODULE --port PORT ARGUMENTS`."""
+    def module(self, name: str, module: str, *arguments: str, **variables: str) -> Process:
+        """`python -m MODULE --host 127.0.0.1 --port PORT ARGUMENTS`, with these variables in its environment."""
         port = free_port()
-        return self._add(name, [sys.executable, "-m", module, "--port", str(port), *arguments], port, {})
+        command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(port), *arguments]
+        return self._add(name, command, port, variables)
 
     def target(self, model: str | Path, name: str = "target", **settings: Any) -> Process:
         return self.tandem("target", name, model=model, **settings)

@@ -196,6 +196,7 @@ def _model(script: Script) -> ModelInfo:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--mode", choices=MODES, default="wrong")
     parser.add_argument("--vocabulary", type=int, default=1000, help="ids of wrong drafts are below this")
@@ -203,7 +204,7 @@ def main() -> None:
     if is_child():
         hold_on()
     app = create_app(Script(mode=options.mode, vocabulary=options.vocabulary))
-    uvicorn.run(app, host="127.0.0.1", port=options.port, log_level="warning")
+    uvicorn.run(app, host=options.host, port=options.port, log_level="warning")
 
 
 if __name__ == "__main__":

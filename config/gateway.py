@@ -30,6 +30,9 @@ class GatewayConfig(BaseModel):
     connect_timeout_seconds: Seconds = Field(default=2.0, description="to reach a worker")
     draft_timeout_seconds: Seconds = Field(default=5.0, description="for one draft, before the target goes on alone")
     verify_timeout_seconds: Seconds = Field(default=60.0, description="for one verification")
+    start_timeout_seconds: Seconds = Field(
+        default=2.0, description="for a target to come back, or to have room, before the first token; then 503 or 429"
+    )
     recovery_timeout_seconds: Seconds = Field(
         default=30.0, description="for a lost target to come back, or another to take over, in mid-stream"
     )

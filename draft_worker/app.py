@@ -13,7 +13,6 @@ from draft_worker.engine import DraftEngine
 from draft_worker.metrics import DraftMetrics
 from draft_worker.service import DraftService
 from protocol.messages import (
-    BatchError,
     DraftBatchItem,
     DraftBatchRequest,
     DraftBatchResponse,
@@ -59,15 +58,8 @@ def create_app(
 
     async def draft_batch(request: Request) -> Response:
         items = parse_batch(DraftBatchRequest, DraftRequest, await shell.read_body(request))
-        answers = await until_gone(request, serve_batch(items, draft))
-        return json_response(
-            DraftBatchResponse(
-                items=[
-                    DraftBatchItem(error=answer) if isinstance(answer, BatchError) else DraftBatchItem(response=answer)
-                    for answer in answers
-                ]
-            )
-        )
+        answers = await until_gone(request, serve_batch(items, draft, DraftBatchItem))
+        return json_response(DraftBatchResponse(items=answers))
 
     def tokenizer() -> TokenizerInfo:
         engine = lifecycle.get().engine

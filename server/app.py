@@ -23,6 +23,7 @@ from server.metrics import Metrics
 from server.middleware import Authentication, ConcurrencyLimit, RequestContext, send_error
 from server.openai import chat, completions, models
 from server.openai.docs import complete_openapi
+from server.openai.responses import route as responses
 from server.text.model import TextModels
 
 
@@ -52,7 +53,7 @@ def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
         redirect_slashes=False,
     )
     app.state.gateway = gateway
-    for router in (chat.router, completions.router, models.router, operations.router):
+    for router in (chat.router, completions.router, responses.router, models.router, operations.router):
         app.include_router(router)
     complete_openapi(app)
 

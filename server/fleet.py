@@ -51,7 +51,11 @@ class Fleet:
         self._pools |= {name: Pool(workers) for name, workers in named.items()}
         self._drafters = Pool([*default, *(worker for workers in named.values() for worker in workers)])
         self._admission = Admission(self._targets, self._drafters, self._metrics, config.probe_interval_seconds)
-        self._patience = Patience(call=config.verify_timeout_seconds, mid_stream=config.recovery_timeout_seconds)
+        self._patience = Patience(
+            call=config.verify_timeout_seconds,
+            before_first_token=config.start_timeout_seconds,
+            mid_stream=config.recovery_timeout_seconds,
+        )
         self._budget = RetryBudget()
         self._grammars = GrammarChecks()
         self._requests = BackgroundTasks()

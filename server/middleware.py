@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-_GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/tokenize", "/detokenize"})
+_GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"})
 _CLIENT_GONE_STATUS = 499  # nginx's: for the metrics, since nobody reads it
 
 
@@ -83,7 +83,7 @@ class RequestContext:
 
 
 async def _cut(scope: Scope, receive: Receive) -> None:
-    """Ends the connection of a client that does not read: closing would wait for it (server.connection)."""
+    """Ends the connection of a client that does not read: closing would wait for it (tandem.connection)."""
     abort = scope.get("tandem.abort")
     if abort is not None:
         abort()

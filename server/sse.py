@@ -18,6 +18,11 @@ _HEADERS = [
 ]
 
 
+def event(data: bytes, name: str | None = None) -> bytes:
+    """One event, of that name. The data must hold no line breaks, as compact JSON does not."""
+    return (b"event: " + name.encode() + b"\n" if name else b"") + b"data: " + data + b"\n\n"
+
+
 class ClientGone(Exception):
     """The client disconnected, or did not read for too long. Nobody is left to be told."""
 
@@ -52,10 +57,10 @@ class EventWriter:
         self._timeout = write_timeout
         self.started = False
 
-    async def events(self, *data: bytes) -> None:
-        """In one write. The data must hold no line breaks, as compact JSON does not."""
-        if data:
-            await self._write(b"".join(b"data: " + item + b"\n\n" for item in data))
+    async def events(self, *events: bytes) -> None:
+        """In one write. Each is what `event` made."""
+        if events:
+            await self._write(b"".join(events))
 
     async def comment(self, text: bytes) -> None:
         """A line that clients skip: it shows proxies and clients that the connection lives."""

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
-from typing import Literal
 
 import uvicorn
 from fastapi import FastAPI
@@ -19,6 +18,7 @@ from fastapi import FastAPI
 from config.roles import DraftSettings, ServeSettings, TargetSettings
 from config.settings import SettingsError
 from tandem.addresses import is_loopback
+from tandem.connection import Connection
 
 logger = logging.getLogger("tandem")
 
@@ -59,10 +59,7 @@ class _Server(uvicorn.Server):
 class Runner:
     """A uvicorn server that can be told from inside that its process has to end."""
 
-    def __init__(
-        self, host: str, port: int, drain_seconds: float, http: type[asyncio.Protocol] | Literal["auto"] = "auto"
-    ) -> None:
-        self._http = http
+    def __init__(self, host: str, port: int, drain_seconds: float) -> None:
         self._host = host
         self._port = port
         self._drain_seconds = drain_seconds
@@ -77,7 +74,7 @@ class Runner:
             app,
             host=self._host,
             port=self._port,
-            http=self._http,
+            http=Connection,
             ws="none",  # else uvicorn would take the connection over and leave the caller waiting
             log_config=None,  # uvicorn's loggers go the way of all others
             access_log=False,
@@ -108,7 +105,6 @@ class Runner:
 def run_gateway(settings: ServeSettings) -> None:
     """Serve until a signal comes. Raises SettingsError where the file of API keys cannot be used."""
     from server.app import create_app
-    from server.connection import Connection
     from server.fleet import Fleet
 
     _set_up_logging(settings.log_level)
@@ -118,9 +114,8 @@ def run_gateway(settings: ServeSettings) -> None:
         app = create_app(settings, Fleet(settings))
     except (OSError, ValueError) as error:
         raise SettingsError(f"api_key_file: {error}") from None
-    Runner(settings.host, settings.port, settings.drain_seconds, http=Connection).run(
-        app, end_requests=app.state.gateway.background.cancel
-    )
+    runner = Runner(settings.host, settings.port, settings.drain_seconds)
+    runner.run(app, end_requests=app.state.gateway.background.cancel)
 
 
 def run_draft_worker(settings: DraftSettings) -> None:

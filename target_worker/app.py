@@ -11,7 +11,6 @@ from pydantic import BaseModel
 from config.workers import TargetWorkerConfig
 from protocol.errors import EngineFailure, WireError
 from protocol.messages import (
-    BatchError,
     GenerateRequest,
     GrammarCheckRequest,
     GrammarCheckResponse,
@@ -58,17 +57,8 @@ def create_app(
 
     async def verify_batch(request: Request) -> Response:
         items = parse_batch(VerifyBatchRequest, VerifyRequest, await shell.read_body(request))
-        answers = await until_gone(request, serve_batch(items, verify))
-        return json_response(
-            VerifyBatchResponse(
-                items=[
-                    VerifyBatchItem(error=answer)
-                    if isinstance(answer, BatchError)
-                    else VerifyBatchItem(response=answer)
-                    for answer in answers
-                ]
-            )
-        )
+        answers = await until_gone(request, serve_batch(items, verify, VerifyBatchItem))
+        return json_response(VerifyBatchResponse(items=answers))
 
     async def check_grammar(request: GrammarCheckRequest) -> GrammarCheckResponse:
         return await lifecycle.get().check_grammar(request)

@@ -39,6 +39,8 @@ class VerifyingProcessor(DrawingProcessor):
         _leave_only(logits, token)
 
     def write_failure(self, logits: Tensor) -> None:
+        if not bool(logits.log_softmax(-1).isnan().any()):
+            raise RuntimeError("no token could be drawn from usable logits")
         _leave_only(logits, 0)
 
 

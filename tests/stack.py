@@ -21,8 +21,8 @@ from config.gateway import GatewayConfig
 from config.workers import LOOKUP_DRAFTER, DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from server.app import create_app
-from server.connection import Connection
 from server.fleet import Fleet
+from tandem.connection import Connection
 from target_worker.app import create_app as create_target_app
 
 _START_SECONDS = 60.0
@@ -56,12 +56,10 @@ def running_stack(target: Path, draft: Path | None = None, exact: bool = True, *
     """`draft` None: lookup. `exact`: batch-invariant, so that texts can be compared. `settings` are the gateway's."""
     common: dict[str, Any] = {"batch_invariant": exact, "device": "cpu", "slots": 16}
     with ExitStack() as servers:
-        target_url = servers.enter_context(
-            _served(create_target_app(TargetWorkerConfig(model=str(target), **common)), _WORKER)
-        )
+        target_url = servers.enter_context(_served(create_target_app(TargetWorkerConfig(model=str(target), **common))))
         model = LOOKUP_DRAFTER if draft is None else str(draft)
         drafter = DraftWorkerConfig(model=model, grammar_model=str(target), **common)
-        draft_url = servers.enter_context(_served(create_draft_app(drafter), _WORKER))
+        draft_url = servers.enter_context(_served(create_draft_app(drafter)))
         config = GatewayConfig(
             **{
                 "target_urls": [target_url],
@@ -72,20 +70,17 @@ def running_stack(target: Path, draft: Path | None = None, exact: bool = True, *
                 **settings,
             }
         )
-        url = servers.enter_context(_served(create_app(config, Fleet(config)), Connection))
+        url = servers.enter_context(_served(create_app(config, Fleet(config))))
         _until_ready(url)
         yield Stack(url, target_url, "tiny")
 
 
-_WORKER: Any = "auto"
-
-
 @contextmanager
-def _served(app: FastAPI, http: Any) -> Iterator[str]:
+def _served(app: FastAPI) -> Iterator[str]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    server = uvicorn.Server(uvicorn.Config(app, http=http, log_level="warning", timeout_graceful_shutdown=2))
+    server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="warning", timeout_graceful_shutdown=2))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

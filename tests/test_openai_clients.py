@@ -69,30 +69,27 @@ def stack(target: Path) -> Iterator[Stack]:
 @pytest.mark.parametrize("tool_choice", ["required", {"type": "function", "function": {"name": "add"}}])
 @pytest.mark.parametrize("parallel", [True, False])
 def test_forced_calls_are_valid_however_they_are_drafted(stack: Stack, tool_choice: Any, parallel: bool) -> None:
-    for seed in range(2):
-        found = []
-        for speculative in SPECULATION:
-            answer = stack.chat(
-                tools=[ADD, TELL],
-                tool_choice=tool_choice,
-                parallel_tool_calls=parallel,
-                seed=seed,
-                max_tokens=100,
-                logit_bias={"2": 5},
-                speculative=speculative,
-            ).json()
-            choice = answer["choices"][0]
-            calls = [call["function"] for call in choice["message"]["tool_calls"]]
-            found.append((calls, choice["message"]["content"]))
-            if choice["finish_reason"] == "tool_calls":
-                for call in calls:
-                    Sum.model_validate_json(call["arguments"]) if call["name"] == "add" else json.loads(
-                        call["arguments"]
-                    )
-                assert choice["message"]["content"] is None
-                assert len(calls) == 1 or (parallel and tool_choice == "required")
-            assert tool_choice == "required" or calls[0]["name"] == "add"
-        assert all(one == found[0] for one in found)
+    found = []
+    for speculative in SPECULATION:
+        answer = stack.chat(
+            tools=[ADD, TELL],
+            tool_choice=tool_choice,
+            parallel_tool_calls=parallel,
+            seed=int(parallel),
+            max_tokens=100,
+            logit_bias={"2": 5},
+            speculative=speculative,
+        ).json()
+        choice = answer["choices"][0]
+        calls = [call["function"] for call in choice["message"]["tool_calls"]]
+        found.append((calls, choice["message"]["content"]))
+        if choice["finish_reason"] == "tool_calls":
+            for call in calls:
+                Sum.model_validate_json(call["arguments"]) if call["name"] == "add" else json.loads(call["arguments"])
+            assert choice["message"]["content"] is None
+            assert len(calls) == 1 or (parallel and tool_choice == "required")
+        assert tool_choice == "required" or calls[0]["name"] == "add"
+    assert all(one == found[0] for one in found)
 
 
 def test_a_streamed_call_then_its_result(stack: Stack) -> None:
@@ -117,6 +114,28 @@ def test_a_streamed_call_then_its_result(stack: Stack) -> None:
         model="tiny", messages=[*HI, call, result], tools=[ADD], tool_choice="none", max_tokens=5
     )
     assert answer.choices[0].finish_reason in ("stop", "length")
+
+
+@pytest.mark.parametrize("speculative", SPECULATION, ids=["plain", "chain", "tree"])
+def test_responses_say_what_chat_says(stack: Stack, speculative: dict[str, Any]) -> None:
+    options: dict[str, Any] = {"model": "tiny", "temperature": 1.0}
+    body = {"seed": 5, "speculative": speculative}
+    chat = stack.sdk.chat.completions.create(messages=HI, max_tokens=30, extra_body=body, **options)
+    options |= {"input": HI, "max_output_tokens": 30, "extra_body": body}
+    answer = stack.sdk.responses.create(**options)
+    assert answer.output_text == chat.choices[0].message.content
+    events = list(stack.sdk.responses.create(stream=True, **options))
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == answer.output_text
+
+
+def test_responses_call_tools_and_fill_schemas(stack: Stack) -> None:
+    options: dict[str, Any] = {"model": "tiny", "input": HI, "max_output_tokens": 120, "extra_body": {"seed": 4}}
+    tool = {"type": "function", **ADD["function"]}
+    answer = stack.sdk.responses.create(tools=[tool], tool_choice="required", parallel_tool_calls=False, **options)
+    (call,) = answer.output
+    Sum.model_validate_json(call.arguments)
+    assert isinstance(stack.sdk.responses.parse(text_format=Sum, **options).output_parsed, Sum)
 
 
 def test_async_streams_side_by_side(stack: Stack) -> None:

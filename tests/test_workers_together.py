@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,28 @@ import pytest
 
 from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
+from server.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Plan, Times
+from server.adaptive.times import DraftTimes, StepTimes
+from server.round_loop import Planner
 from target_worker.app import create_app as create_target_app
 from tests.fake_runner import FakeRunner
 from tests.tiny_models import make_tiny_model, truncate_model
 from tests.worker_apps import Drafter, Target, running
 
-LENGTH = 16
+LENGTH = 12
 PROMPTS = [[5, 9, 11, 5, 9, 11, 5, 9], list(range(40, 61))]
-SAMPLINGS: list[dict[str, Any]] = [
-    {"temperature": 0.0},
-    {"temperature": 1.0, "repetition_penalty": 1.2, "presence_penalty": 0.4, "frequency_penalty": 0.3, "seed": 3},
-    {"temperature": 0.7, "top_p": 0.8, "top_k": 40, "seed": 2},
-]
+TEMPERATURES = (0.0, 0.3, 0.7, 1.0, 1.5)
+CUTS: dict[str, dict[str, Any]] = {"": {}, "top_p": {"top_p": 0.8}}
+PENALTIES: dict[str, dict[str, Any]] = {
+    "": {},
+    "penalties": {"repetition_penalty": 1.2, "presence_penalty": 0.4, "frequency_penalty": 0.3},
+}
+SAMPLINGS = {
+    "-".join(filter(None, (f"t{temperature}", cut, penalty))): {
+        "temperature": temperature, "seed": seed, **CUTS[cut], **PENALTIES[penalty]
+    }
+    for seed, (temperature, cut, penalty) in enumerate(itertools.product(TEMPERATURES, CUTS, PENALTIES))
+}  # fmt: skip
 
 
 class Pair:
@@ -79,34 +90,60 @@ async def plain(pair: Pair, prompt: list[int], sampling: dict[str, Any]) -> list
     return [token_id for line in lines for token_id in line["token_ids"]]
 
 
-async def speculative(
-    pair: Pair, prompt: list[int], sampling: dict[str, Any], kind: str, gamma: int, candidates: int
-) -> list[int]:
-    """What the gateway does, in miniature: draft, verify, append, until the target stops."""
+@dataclass(frozen=True)
+class Cell:
+    """One way to draft. `adaptive`: γ and N are the most there may be, and the gateway's own planner chooses."""
+
+    kind: str
+    draft_tokens: int = 1
+    candidates: int = 1
+    adaptive: bool = False
+
+
+CELLS = [
+    Cell("none"),
+    *itertools.starmap(Cell, itertools.product(("lookup", "model", "wrong"), (1, 3, 8), (1, 3), (False, True))),
+]
+
+
+async def speculative(pair: Pair, prompt: list[int], sampling: dict[str, Any], cell: Cell) -> list[int]:
+    """What the gateway does, in miniature: plan, draft, verify, append, until the target stops."""
     name, ids, number, held_draft, held = pair.name(), list(prompt), 0, 0, 0
+    planner: Planner = FixedPlanner(cell.draft_tokens, cell.candidates)
+    if cell.adaptive:
+        planner = AdaptivePlanner(PairState(), cell.draft_tokens, cell.draft_tokens, cell.candidates)
+    times = Times(StepTimes(()), DraftTimes(()))
+    plain_left = 0
     while True:
+        left = LENGTH - (len(ids) - len(prompt))
         fields = {
             "ids": ids,
             "session_id": name,
             "round": number,
             "num_prompt_tokens": len(prompt),
-            "max_tokens": LENGTH - (len(ids) - len(prompt)),
+            "max_tokens": left,
             "sampling": sampling,
         }
+        if plain_left <= 0:
+            plan = planner.plan(times)
+            plain_left = plan.plain_tokens
         drafts: list[dict[str, Any]] = []
-        if kind in ("model", "lookup"):
+        if cell.kind in ("model", "lookup") and plan.draft_tokens:
             answer = await pair.drafter.draft(
                 **fields,
                 held=held_draft,
-                draft_tokens=gamma,
-                num_candidates=candidates,
-                draft_model="lookup" if kind == "lookup" else None,
-                candidate_temperature=1.2 if candidates > 1 else None,
+                draft_tokens=plan.draft_tokens,
+                num_candidates=plan.num_candidates,
+                draft_model="lookup" if cell.kind == "lookup" else None,
+                candidate_temperature=1.2 if plan.num_candidates > 1 else None,
             )
             drafts = answer["candidates"]
             held_draft = len(ids)
-        elif kind == "wrong":
-            drafts = [{"token_ids": [(ids[-1] + 7 * i + c) % 384 for i in range(gamma)]} for c in range(candidates)]
+        elif cell.kind == "wrong" and plan.draft_tokens:
+            drafts = [
+                {"token_ids": [(ids[-1] + 7 * i + c) % 384 for i in range(plan.draft_tokens)]}
+                for c in range(plan.num_candidates)
+            ]
         answer = await pair.target.verify(**fields, held=held, candidates=drafts)
         held = len(ids)
         ids += answer["token_ids"]
@@ -115,18 +152,42 @@ async def speculative(
         number += 1
         if answer["stop_reason"] is not None:
             return ids[len(prompt) :]
+        if drafts:
+            planner.observe(outcome(plan, drafts, answer), times)
+        else:
+            times.steps.observe_plain(1, 1.0)
+            planner.observe_plain(len(answer["token_ids"]))
+            plain_left -= len(answer["token_ids"])
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda sampling: f"t{sampling['temperature']}")
-def test_the_same_tokens_whoever_drafts_and_however(pair: Pair, sampling: dict[str, Any]) -> None:
+def outcome(plan: Plan, drafts: list[dict[str, Any]], answer: dict[str, Any]) -> Outcome:
+    """As the round loop tells it, on a clock of its own: a draft token costs a tenth of a step."""
+    return Outcome(
+        asked=plan.draft_tokens,
+        num_candidates=plan.num_candidates,
+        drafted=answer["num_drafted"],
+        accepted=answer["num_accepted"],
+        emitted=len(answer["token_ids"]),
+        gain=0,
+        draft_seconds=0.1 * plan.draft_tokens,
+        draft_failed=False,
+        verify_seconds=1.0,
+        rows=1 + sum(len(draft["token_ids"]) for draft in drafts),
+    )
+
+
+@pytest.mark.parametrize("name", SAMPLINGS)
+def test_the_same_tokens_whoever_drafts_and_however(pair: Pair, name: str) -> None:
+    sampling = SAMPLINGS[name]
+    prompt = PROMPTS[sampling["seed"] % len(PROMPTS)]
+
     async def check() -> None:
-        truths = await asyncio.gather(*(plain(pair, prompt, sampling) for prompt in PROMPTS))
-        drafted = itertools.product(("lookup", "model", "wrong"), (1, 3, 8), (1, 3), range(len(PROMPTS)))
-        cells = [*drafted, *(("none", 0, 0, place) for place in range(len(PROMPTS)))]
-        streams = {cell: speculative(pair, PROMPTS[cell[3]], sampling, *cell[:3]) for cell in cells}
+        truth = await plain(pair, prompt, sampling)
         # All at once: whatever else is in a pass must not matter either.
-        for cell, text in zip(streams, await asyncio.gather(*streams.values()), strict=True):
-            assert text == truths[cell[3]], cell
+        for cell, text in zip(
+            CELLS, await asyncio.gather(*(speculative(pair, prompt, sampling, cell) for cell in CELLS)), strict=True
+        ):
+            assert text == truth, cell
 
     pair.events.run(check())
 
@@ -137,7 +198,7 @@ def test_the_drafts_were_worth_something(pair: Pair) -> None:
     async def check() -> None:
         pair.drafted = pair.accepted = 0
         samplings = [{"temperature": 1.0, "seed": seed} for seed in range(12)]
-        await asyncio.gather(*(speculative(pair, PROMPTS[1], sampling, "model", 3, 1) for sampling in samplings))
+        await asyncio.gather(*(speculative(pair, PROMPTS[1], sampling, Cell("model", 3)) for sampling in samplings))
 
     pair.events.run(check())
     assert pair.accepted / pair.drafted > 0.1

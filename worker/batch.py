@@ -16,7 +16,7 @@ from worker.errors import complaint, invalid_message
 
 logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
-R = TypeVar("R", bound=BaseModel)
+A = TypeVar("A", bound=BaseModel)
 
 
 def parse_batch(batch: type[BaseModel], item: type[M], body: bytes) -> list[M | WireError]:
@@ -40,19 +40,23 @@ def parse_batch(batch: type[BaseModel], item: type[M], body: bytes) -> list[M | 
     return [wrong.get(index) or item.model_validate_json(to_json(raw)) for index, raw in enumerate(items)]
 
 
-async def serve_batch(items: list[M | WireError], serve: Callable[[M], Coroutine[Any, Any, R]]) -> list[R | BatchError]:
-    """All items at once; cancelling cancels them all."""
+async def serve_batch(
+    items: list[M | WireError],
+    serve: Callable[[M], Coroutine[Any, Any, BaseModel]],
+    answer: type[A],
+) -> list[A]:
+    """All items at once, each with its response or its error in an `answer`; cancelling cancels them all."""
 
-    async def one(item: M | WireError) -> R | BatchError:
+    async def one(item: M | WireError) -> A:
         try:
             if isinstance(item, WireError):
                 raise item
-            return await serve(item)
+            return answer(response=await serve(item))
         except WireError as error:
-            return _batch_error(error)
+            return answer(error=_batch_error(error))
         except Exception:
             logger.exception("an item of a batch failed")
-            return _batch_error(EngineFailure("the worker failed to serve this item"))
+            return answer(error=_batch_error(EngineFailure("the worker failed to serve this item")))
 
     return await asyncio.gather(*(one(item) for item in items))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -16,11 +17,27 @@ from engines.sampling.rows import SamplingRow
 from engines.torch.jobs import Drawn, Draws, Feed
 from protocol.errors import EngineFailure
 
+logger = logging.getLogger(__name__)
+
 _TWO_LIKELIEST = {"temperature": 1.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
 
 
 def draw_batch(asked: Sequence[tuple[Tensor, Feed]]) -> list[Draws | EngineFailure]:
-    """Draw for every feed's rows of logits, float32 [n, V] each; a feed that fails gets an error in place of draws."""
+    """Draw for every feed's rows of logits, float32 [n, V] each; a feed that fails gets an error in place of draws.
+
+    Where it is not known which feed an error came from, each is drawn for alone: a row's bits are the same either way.
+    """
+    try:
+        return _draw_together(asked)
+    except Exception:
+        logger.exception("drawing for %d requests failed", len(asked))
+        if len(asked) == 1:
+            return [EngineFailure("drawing failed")]
+        return [answer for one in asked for answer in draw_batch([one])]
+
+
+def _draw_together(asked: Sequence[tuple[Tensor, Feed]]) -> list[Draws | EngineFailure]:
+    """What a row's logits are at fault for fails its feed; anything else is raised."""
     answers: list[Draws | EngineFailure | None] = [None] * len(asked)
     left = list(range(len(asked)))
     while left:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -38,8 +40,8 @@ class KeyValueCache:
         self.num_slots = num_slots
         self.slot_length = slot_length
         size = (shape.layers, num_slots * slot_length, shape.key_value_heads)
-        self.keys = torch.zeros(*size, shape.key_dim, dtype=dtype, device=device)
-        self.values = torch.zeros(*size, shape.value_dim, dtype=dtype, device=device)
+        self.keys = _zeros((*size, shape.key_dim), dtype, device)
+        self.values = _zeros((*size, shape.value_dim), dtype, device)
 
     def places(self, slot: int, start: int, count: int) -> range:
         """Where positions start, start + 1, … of a slot lie on the second axis."""
@@ -70,3 +72,11 @@ class KeyValueCache:
             from_, to = source * self.slot_length, target * self.slot_length
             self.keys[:, to : to + length] = self.keys[:, from_ : from_ + length]
             self.values[:, to : to + length] = self.values[:, from_ : from_ + length]
+
+
+def _zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On CPU, pages that the kernel zeroes as they are first used: torch.zeros would write, and so occupy, them all."""
+    if device.type != "cpu":
+        return torch.zeros(size, dtype=dtype, device=device)
+    memory = mmap.mmap(-1, math.prod(size) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=dtype).view(size)

@@ -12,6 +12,7 @@ from engines.errors import ModelError
 from engines.fingerprint import fingerprint
 from engines.models import ModelFiles, weight_files
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, self_check
+from engines.torch.linear import serve_few_rows
 from engines.torch.memory import cache_shape, check_fits, slots_within, weight_bytes
 from engines.torch.runner import Runner
 from engines.torch.support import check_supported, context_length
@@ -59,6 +60,8 @@ def load_runner(
     model = _load(files, kind, place, allow_pickle_weights)
     if batch_invariant:
         make_batch_invariant(model)
+    else:
+        serve_few_rows(model)
     runner = Runner(model, slots, length, batch_invariant=batch_invariant)
     if batch_invariant:
         self_check(runner)

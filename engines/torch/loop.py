@@ -232,11 +232,7 @@ class EngineLoop:
         forwarded = time.perf_counter()
         whole = [(piece, rows) for piece, rows in zip(pieces, logits, strict=True) if piece.whole]
         drawing = [(rows, piece.feed) for piece, rows in whole if piece.feed.rows]
-        try:
-            drawn = iter(draw_batch(drawing))
-        except Exception:
-            logger.exception("drawing failed")
-            drawn = iter([EngineFailure("drawing failed")] * len(drawing))
+        drawn = iter(draw_batch(drawing))
         sampled = time.perf_counter()
         self._note(pieces, forwarded - began, sampled - forwarded)
         tokens = sum(len(piece.row.token_ids) for piece in pieces)

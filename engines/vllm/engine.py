@@ -135,7 +135,7 @@ class VllmEngine:
 
         prompt: dict[str, Any] = {"prompt_token_ids": ids}
         if salt is not None:
-            prompt["cache_salt"] = salt
+            prompt["cache_salt"] = f"salt:{salt}"  # vLLM takes no empty one
         outputs = self.llm.generate(prompt, params, f"tandem-{next(self._ids)}")
         self.rows += 1
         try:

@@ -102,7 +102,10 @@ class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @abstractmethod
     def write_failure(self, logits: Tensor) -> None:
-        """Put into one row what the worker will know as a failure: no token could be drawn."""
+        """Put into one row what the worker will know as a failure: no token could be drawn.
+
+        Raises RuntimeError, which ends vLLM's engine, where that cannot be told: a token would be a wrong one.
+        """
 
 
 def _drawn(params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]) -> Drawn | None:

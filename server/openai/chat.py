@@ -32,7 +32,7 @@ from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
 from server.openai.plan import Plan, make_plan, served
 from server.openai.reading import Event, Reading, Reasoning
-from server.openai.serve import answer
+from server.openai.serve import CompletionStream, answer
 from server.tools.parser import ArgumentsDelta, CallStart, Content, collect
 
 router = APIRouter()
@@ -52,7 +52,7 @@ async def chat_completions(
     plan = make_plan(
         gateway,
         body,
-        kind="chatcmpl",
+        prefix="chatcmpl-",
         model=model,
         text=text,
         jobs=[job],
@@ -118,7 +118,7 @@ def finish_reason(reason: Literal["stop", "length"], called: bool) -> FinishReas
     return "tool_calls" if called and reason == "stop" else reason
 
 
-class ChatChunks:
+class ChatChunks(CompletionStream):
     """The stream: a chunk with the role for each choice, deltas, a chunk with the finish reason, the usage."""
 
     def __init__(self, plan: Plan, reading: Reading) -> None:

@@ -20,7 +20,7 @@ from server.openai.constraints import check, constraint
 from server.openai.docs import documented
 from server.openai.logprobs import CompletionLogprobWriter
 from server.openai.plan import Job, Plan, choices_wanted, make_plan, served
-from server.openai.serve import answer
+from server.openai.serve import CompletionStream, answer
 from server.text.model import TextModel
 
 router = APIRouter()
@@ -48,7 +48,7 @@ async def completions(
     if body.echo:
         echoes = await gateway.texts.run(lambda: [_echo(text, prompt) for prompt in prompts])
     traceparent = request.headers.get("traceparent")
-    plan = make_plan(gateway, body, kind="cmpl", model=model, text=text, jobs=jobs, traceparent=traceparent)
+    plan = make_plan(gateway, body, prefix="cmpl-", model=model, text=text, jobs=jobs, traceparent=traceparent)
     by_choice = [echo for echo in echoes for _ in range(wanted)]
     return await answer(
         gateway,
@@ -138,7 +138,7 @@ def whole(plan: Plan, echoes: list[str], deltas: list[list[Delta]]) -> BaseModel
     return completion
 
 
-class CompletionChunks:
+class CompletionChunks(CompletionStream):
     """The stream: text as it comes, the finish reason with the last of it, the usage."""
 
     def __init__(self, plan: Plan, echoes: list[str]) -> None:

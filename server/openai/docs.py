@@ -11,10 +11,12 @@ from pydantic.json_schema import models_json_schema
 from server.openai.answers import ErrorAnswer
 from server.openai.chat_schema import ChatCompletionRequest
 from server.openai.completion_schema import CompletionRequest, DetokenizeRequest, TokenizeRequest
+from server.openai.responses.schema import ResponsesRequest
 
 _REQUESTS: tuple[type[BaseModel], ...] = (
     ChatCompletionRequest,
     CompletionRequest,
+    ResponsesRequest,
     TokenizeRequest,
     DetokenizeRequest,
 )

@@ -1,4 +1,4 @@
-"""Request fields that chat completions and completions share. Names and meanings are OpenAI's and vLLM's."""
+"""Request fields that endpoints share. Names and meanings are OpenAI's and vLLM's."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ class StructuredOutputs(Request):
     json_object: bool | None = None
 
 
-class GenerationOptions(Request):
-    """The fields that shape generation. Null always means the default."""
+class SamplingOptions(Request):
+    """The fields that every endpoint has which generates. Null always means the default."""
 
     # Fields of other servers that cannot be honoured, with the values that ask for nothing.
     REFUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
@@ -108,14 +108,11 @@ class GenerationOptions(Request):
     }
 
     model: str = Field(min_length=1, max_length=512)
-    max_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS_PER_MESSAGE)
     temperature: Number | None = Field(default=None, ge=0.0, le=2.0)
     top_p: Number | None = Field(default=None, gt=0.0, le=1.0)
-    n: int | None = Field(default=None, ge=1, le=128)
     seed: Seed | None = None
     stop: str | list[str] | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
     presence_penalty: Number | None = Field(default=None, ge=-2.0, le=2.0)
     frequency_penalty: Number | None = Field(default=None, ge=-2.0, le=2.0)
     logit_bias: dict[str, Annotated[float, Field(ge=-100.0, le=100.0, allow_inf_nan=False)]] | None = Field(
@@ -137,3 +134,11 @@ class GenerationOptions(Request):
 
     # Tandem's own.
     speculative: SpeculativeOptions | None = None
+
+
+class GenerationOptions(SamplingOptions):
+    """Those of the two completion endpoints."""
+
+    max_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS_PER_MESSAGE)
+    n: int | None = Field(default=None, ge=1, le=128)
+    stream_options: StreamOptions | None = None

@@ -127,14 +127,14 @@ def make_plan(
     gateway: Gateway,
     options: GenerationOptions,
     *,
-    kind: str,
+    prefix: str,
     model: ServedModel,
     text: TextModel,
     jobs: Sequence[Job],
     traceparent: str | None,
     keep_special_tokens: bool = False,
 ) -> Plan:
-    """`kind` begins the answer's id; `keep_special_tokens`: whatever the request says, since something reads them.
+    """`prefix` begins the answer's id; `keep_special_tokens`: whatever the request says, since something reads them.
 
     Raises ApiError for what the workers cannot honour.
     """
@@ -151,7 +151,7 @@ def make_plan(
     stop = params.stop_strings(options.stop, config)
     skip_special = options.skip_special_tokens is not False and not keep_special_tokens
     log_decisions = options.speculative is not None and bool(options.speculative.log_decisions)
-    answer_id = f"{kind}-{uuid.uuid4().hex}"
+    answer_id = f"{prefix}{uuid.uuid4().hex}"
     choices: list[Choice] = []
     for job in jobs:
         for choice_index in range(wanted):

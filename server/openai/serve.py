@@ -8,7 +8,6 @@ import traceback
 from collections.abc import Callable
 from typing import Protocol
 
-import orjson
 from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
@@ -17,14 +16,24 @@ from server.choice import Delta
 from server.errors import ApiError, InternalError
 from server.gateway import Gateway
 from server.generation import Generation
+from server.openai.answers import ErrorAnswer
 from server.openai.plan import Plan
-from server.sse import ClientGone, EventStream, EventWriter, until_disconnect
+from server.sse import ClientGone, EventStream, EventWriter, event, until_disconnect
 
 logger = logging.getLogger(__name__)
 
 
+class NamedEvent(BaseModel):
+    """A chunk whose event carries its type as a name."""
+
+    type: str
+
+
 class Chunks(Protocol):
-    """Turns deltas into the chunks of one endpoint's stream."""
+    """Turns deltas into the chunks of one endpoint's stream, each an event. `mark` is what comes after the last."""
+
+    @property
+    def mark(self) -> bytes: ...
 
     def opening(self) -> list[BaseModel]:
         """Before the first delta."""
@@ -37,6 +46,19 @@ class Chunks(Protocol):
     def closing(self) -> list[BaseModel]:
         """After the last delta."""
         ...
+
+    def failure(self, error: ApiError) -> list[BaseModel]:
+        """In place of what would have come, once something was sent."""
+        ...
+
+
+class CompletionStream:
+    """How streams of completions end, chat or not."""
+
+    mark = event(b"[DONE]")
+
+    def failure(self, error: ApiError) -> list[BaseModel]:
+        return [ErrorAnswer.model_validate(error.body())]
 
 
 def generation(gateway: Gateway, plan: Plan, arrived: float) -> Generation:
@@ -91,7 +113,7 @@ async def _stream(gateway: Gateway, run: Generation, chunks: Chunks, writer: Eve
         if not writer.started:
             raise
         gateway.metrics.errors.labels(error.status, error.code or "").inc()
-        await writer.events(orjson.dumps(error.body()))
+        await writer.events(*_spelled(chunks.failure(error)))
     except ClientGone:
         raise
     except Exception as error:
@@ -99,8 +121,9 @@ async def _stream(gateway: Gateway, run: Generation, chunks: Chunks, writer: Eve
             raise
         where = "".join(traceback.format_tb(error.__traceback__))
         logger.error("streaming failed: %s\n%s", type(error).__name__, where)
-        await writer.events(orjson.dumps(InternalError("streaming failed because of a fault in the server").body()))
-    await writer.events(b"[DONE]")
+        fault = InternalError("streaming failed because of a fault in the server")
+        await writer.events(*_spelled(chunks.failure(fault)))
+    await writer.events(chunks.mark)
     await writer.end()
 
 
@@ -118,4 +141,14 @@ async def _events(gateway: Gateway, run: Generation, chunks: Chunks, writer: Eve
             models += chunks.delta(delta, unfinished == 0)
             if unfinished == 0:
                 models += chunks.closing()
-            await writer.events(*(model.model_dump_json(exclude_unset=True).encode() for model in models))
+            await writer.events(*_spelled(models))
+
+
+def _spelled(models: list[BaseModel]) -> list[bytes]:
+    return [
+        event(
+            model.model_dump_json(exclude_unset=True, by_alias=True).encode(),
+            model.type if isinstance(model, NamedEvent) else None,
+        )
+        for model in models
+    ]

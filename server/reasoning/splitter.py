@@ -29,11 +29,6 @@ class ReasoningSplitter:
         self._started_inside = start == "inside"
         self._held = ""
 
-    @property
-    def reasoning_ended(self) -> bool:
-        """Whether all that is still to come is content."""
-        return self._where == "after"
-
     def feed(self, text: str) -> Split:
         held = self._held + text
         self._held = ""

@@ -29,9 +29,9 @@ _MAX_RESENDS = 2
 class Patience:
     """Seconds: for one call, and for a target to come (back) before the first token and after it."""
 
-    call: float = 60.0
-    before_first_token: float = 2.0
-    mid_stream: float = 30.0
+    call: float
+    before_first_token: float
+    mid_stream: float
 
 
 class TargetSide:

@@ -47,6 +47,7 @@ def rig(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFac
         shared: dict[str, Any] = {
             "draft_pools": {"model": [drafter.url], "scripted": [scripted.url]},
             "probe_interval_seconds": 0.3,
+            "start_timeout_seconds": RECOVERY_SECONDS,
             "recovery_timeout_seconds": RECOVERY_SECONDS,
             "write_timeout_seconds": 3,
         }

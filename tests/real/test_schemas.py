@@ -79,11 +79,13 @@ def _cap(body: Any) -> None:
     """Few tokens each, so that many can be sent. What is no number stays what it is."""
     if not isinstance(body, dict):
         return
-    for name in ("max_tokens", "max_completion_tokens", "n", "best_of"):
+    for name in ("max_tokens", "max_completion_tokens", "max_output_tokens", "n", "best_of"):
         if isinstance(body.get(name), int) and body[name] > MOST_TOKENS:
             body[name] = MOST_TOKENS
     if {"messages", "prompt"} & body.keys() and body.get("max_completion_tokens") is None:
         body.setdefault("max_tokens", MOST_TOKENS)
+    if "input" in body and body.get("max_output_tokens") is None:
+        body["max_output_tokens"] = MOST_TOKENS
 
 
 def _items(body: Any) -> list[dict[str, Any]]:

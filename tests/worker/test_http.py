@@ -17,6 +17,7 @@ from starlette.types import Message
 
 from config.workers import TargetWorkerConfig
 from protocol.errors import StaleRound
+from tandem.connection import Connection
 from target_worker.app import create_app
 from target_worker.torch_engine import TorchTarget
 from tests.fake_runner import FakeRunner
@@ -74,7 +75,7 @@ async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
         listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="warning", timeout_graceful_shutdown=2))
         serving = asyncio.create_task(server.serve([listening]))
         await until(lambda: server.started)
         await until(lambda: engine._loop.alive)
@@ -121,6 +122,18 @@ async def test_a_reader_that_never_reads_stops_its_own_job_and_nothing_else() ->
         assert b"200 OK" in await reader.readline()
         writer.close()
         stalled[1].close()
+
+
+@async_test
+async def test_a_body_survives_an_offer_to_upgrade() -> None:
+    """Java's HttpClient makes one with its first request; plain uvicorn would lose the body."""
+    async with served() as worker:
+        body = json.dumps(request([1, 2, 3], candidates=[])).encode()
+        offer = b"Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+        reader, writer = await worker.connect()
+        writer.write(post("/v1/verify", body).replace(b"Connection: close\r\n", offer))
+        assert (await reader.readline()).split()[1] == b"200"
+        writer.close()
 
 
 @async_test

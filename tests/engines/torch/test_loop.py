@@ -212,6 +212,29 @@ async def test_unusable_logits_fail_their_own_job_alone(value: float) -> None:
 
 
 @async_test
+async def test_a_draw_that_fails_fails_its_own_job_alone(caplog: pytest.LogCaptureFixture) -> None:
+    def impossible(seat: Seat) -> Steps[None]:
+        no_seed: Any = None
+        yield Feed([1], 0, rows=[SamplingRow(Sampling(temperature=1.0, seed=0), no_seed, 1, [1], 0)])
+
+    runner = FakeRunner()
+    gate = Gate(runner)
+    async with running(runner) as loop:
+        first = asyncio.create_task(loop.run(job([1]), FOREVER))
+        await gate.wait()
+        jobs: list[Job[Any]] = [job([4, 5], 2), Job([1], None, None, 0, impossible), job([6], 2)]
+        tasks = [asyncio.create_task(loop.run(one, FOREVER)) for one in jobs]
+        await settle(lambda: loop.waiting == 3)
+        gate.open()
+        one, bad, other = await asyncio.gather(*tasks, return_exceptions=True)
+        await first
+    assert tokens_per_pass(runner)[1] == [1, 1, 2], "they shared a pass"
+    assert isinstance(bad, EngineFailure)
+    assert (one, other) == (decoded([4, 5], 2), decoded([6], 2))
+    assert "drawing for 3 requests failed" in caplog.text
+
+
+@async_test
 async def test_a_pass_that_fails_fails_its_jobs_and_the_loop_goes_on() -> None:
     runner = FakeRunner()
 

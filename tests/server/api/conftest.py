@@ -15,7 +15,7 @@ from api_doubles import Running, ScriptedBackend, Start
 
 from config.gateway import GatewayConfig
 from server.app import create_app
-from server.connection import Connection
+from tandem.connection import Connection
 
 _TLS = ssl.create_default_context()  # loading it takes longer than a test
 

@@ -15,8 +15,8 @@ from api_doubles import MODEL, TOKENIZER, ScriptedBackend, make_round
 
 from config.gateway import GatewayConfig
 from server.app import create_app
-from server.connection import Connection
 from server.rounds import GenerationRequest, Round
+from tandem.connection import Connection
 from tandem.services import _Server
 
 

@@ -64,9 +64,7 @@ def test_text_is_handed_on_as_soon_as_it_is_known() -> None:
     splitter = ReasoningSplitter(THINK, "inside")
     assert splitter.feed("so ") == Split(reasoning="so ")
     assert splitter.feed("on</th") == Split(reasoning="on")
-    assert not splitter.reasoning_ended
     assert splitter.feed("ink>yes") == Split(content="yes")
-    assert splitter.reasoning_ended
 
 
 def test_the_format_and_where_the_answer_starts() -> None:

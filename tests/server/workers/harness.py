@@ -64,7 +64,9 @@ async def fleet_over(
         await worker.start()
     settings = {
         "draft_timeout_seconds": 0.3,
-        "recovery_timeout_seconds": 5.0,
+        # Long, since a busy machine is slow: a test of what happens when they are over says how short.
+        "start_timeout_seconds": 30.0,
+        "recovery_timeout_seconds": 30.0,
         "probe_interval_seconds": 0.1,
         **settings,
     }

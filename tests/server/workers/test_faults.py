@@ -63,7 +63,7 @@ LIES_OF_DRAFTS = {
 def test_a_bad_draft_worker_never_changes_the_text(fault: Any, always: bool) -> None:
     async def main() -> None:
         draft = FakeWorker("draft")
-        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=0.1) as fleet:
+        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=0.3) as fleet:
             draft.faults.extend([None, None, fault])
             draft.always = fault if always else None
             rounds = await collect(fleet, request(60))
@@ -285,12 +285,10 @@ def test_a_target_that_comes_back_with_other_weights_does_not_go_on() -> None:
 def test_all_targets_gone_before_the_first_token() -> None:
     async def main() -> None:
         target = FakeWorker("target")
-        async with fleet_over([target], [FakeWorker("draft")]) as fleet:
+        async with fleet_over([target], [FakeWorker("draft")], start_timeout_seconds=0.3) as fleet:
             await target.kill()
-            began = time.monotonic()
             with pytest.raises(NoTarget):
                 await collect(fleet, request())
-            assert time.monotonic() - began < 4.0
             await until(lambda: not fleet.ready()[0])
             with pytest.raises(NoTarget):
                 await collect(fleet, request())
@@ -316,7 +314,7 @@ def test_all_targets_gone_in_mid_stream() -> None:
 def test_an_overloaded_target_is_told_to_the_client_before_any_token() -> None:
     async def main() -> None:
         target = FakeWorker("target")
-        async with fleet_over([target], []) as fleet:
+        async with fleet_over([target], [], start_timeout_seconds=2.0) as fleet:
             target.always = error(429, "queue_full", {"retry-after": "7"})
             with pytest.raises(Overloaded) as caught:
                 await collect(fleet, request())
@@ -368,7 +366,7 @@ def test_a_retry_repeats_its_round_and_its_question() -> None:
 def test_retries_are_bounded_by_a_budget() -> None:
     async def main() -> None:
         target = FakeWorker("target")
-        async with fleet_over([target], [], recovery_timeout_seconds=0.5) as fleet:
+        async with fleet_over([target], [], start_timeout_seconds=0.5) as fleet:
             target.always = error(500, "oops")
             results = await asyncio.gather(*(collect(fleet, request()) for _ in range(30)), return_exceptions=True)
             assert all(isinstance(result, NoTarget) for result in results)

@@ -20,7 +20,7 @@ def ask(workers: Workers, drafter: str = "vllm", **more: Any) -> Answer:
 
 
 def test_faults(workers: Workers) -> None:
-    """One test, in this order, since each start of vLLM takes long."""
+    """One test, since each start of vLLM takes long. It leaves the drafter dead, so this file is the last."""
     undisturbed = ask(workers, "none")
     drafter, target = workers.drafters["vllm"], workers.target
     try:

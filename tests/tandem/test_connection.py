@@ -11,7 +11,7 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
 
-from server.connection import Connection
+from tandem.connection import Connection
 
 H2C = "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 WEBSOCKET = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhl\r\nSec-WebSocket-Version: 13\r\n"
