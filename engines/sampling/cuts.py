@@ -31,7 +31,7 @@ def cut(x: Tensor, rows: Sequence[SamplingRow], places: Tensor) -> list[Part]:
     parts: list[Part] = []
     for width in [*_widths(rows, vocabulary), vocabulary]:
         values, ids, certain = leading(x, width)
-        count, known = _Cuts.of(rows, x.device).count(values, x)
+        count, known = Cuts.of(rows, x.device).count(values, x)
         done = known & (count <= certain)
         if bool(done.all()):
             return [*parts, _part(places, values, ids, count)]
@@ -54,14 +54,14 @@ def _part(places: Tensor, values: Tensor, ids: Tensor, count: Tensor) -> Part:
     return Part(places, values[:, :width].masked_fill(removed, -torch.inf), ids[:, :width])
 
 
-class _Cuts:
+class Cuts:
     """The cutting parameters of r rows, as tensors [r]."""
 
     def __init__(self, min_p: Tensor, top_k: Tensor, top_p: Tensor) -> None:
         self.log_min_p, self.top_k, self.top_p = min_p.log(), top_k, top_p
 
     @classmethod
-    def of(cls, rows: Sequence[SamplingRow], device: torch.device) -> _Cuts:
+    def of(cls, rows: Sequence[SamplingRow], device: torch.device) -> Cuts:
         sampling = [row.sampling for row in rows]
         return cls(
             torch.tensor([s.min_p for s in sampling], dtype=torch.float64, device=device),
@@ -74,24 +74,43 @@ class _Cuts:
 
         Also bool [r]: whether these K tokens told (where not, count again over all of them).
         """
-        width, vocabulary = values.shape[-1], x.shape[-1]
-        peak = values[:, 0]
-        distance = values.to(torch.float64) - peak.to(torch.float64)[:, None]
-        likely = ((distance >= self.log_min_p[:, None]) & (values > -torch.inf)).sum(-1)
-        count = torch.minimum(likely, self.top_k)
-        # What min_p and top_k leave is among these K, or it is the whole vocabulary, whose mass can be had unranked.
-        among = (likely < width) | (self.top_k <= width) | (width == vocabulary)
-        everything = ~among & (self.top_k >= vocabulary) & (self.log_min_p == -torch.inf) & (self.top_p < 1.0)
+        among, everything, count = self._without_top_p(values, x)
         if bool((self.top_p < 1.0).any()):
-            bits = mass.scale_bits(vocabulary)
-            inside = torch.arange(width, device=x.device) < count[:, None]
-            masses = mass.masses(values, peak, bits).masked_fill_(~inside, 0)
-            total = masses.sum(-1)
+            bits = mass.scale_bits(x.shape[-1])
+            masses, total = _masses(values, count, bits)
             index = torch.nonzero(everything).flatten()
             if len(index):
-                total[index] = mass.total(x[index], peak[index], bits)
-            before = masses.cumsum(-1).sub_(masses).to(torch.float64)
-            reached = before >= (total.to(torch.float64) * self.top_p)[:, None]
-            nucleus = (inside & ~reached).sum(-1)
-            count = torch.where(self.top_p < 1.0, nucleus, count)
+                total[index] = mass.total(x[index], values[index, 0], bits)
+            count = self._nucleus(masses, total, count)
         return count, among | everything
+
+    def count_static(self, values: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """`count` without asking the device anything: it sums up every row's whole vocabulary, needed or not."""
+        among, everything, count = self._without_top_p(values, x)
+        bits = mass.scale_bits(x.shape[-1])
+        masses, total = _masses(values, count, bits)
+        total = torch.where(everything, mass.total(x, values[:, 0], bits), total)
+        return self._nucleus(masses, total, count), among | everything
+
+    def _without_top_p(self, values: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Which rows have what min_p and top_k leave among `values`, which have all of `x` left, and how many are."""
+        width, vocabulary = values.shape[-1], x.shape[-1]
+        distance = values.to(torch.float64) - values[:, :1].to(torch.float64)
+        likely = ((distance >= self.log_min_p[:, None]) & (values > -torch.inf)).sum(-1)
+        # What min_p and top_k leave is among these, or it is the whole vocabulary, whose mass can be had unranked.
+        among = (likely < width) | (self.top_k <= width) | (width == vocabulary)
+        everything = ~among & (self.top_k >= vocabulary) & (self.log_min_p == -torch.inf) & (self.top_p < 1.0)
+        return among, everything, torch.minimum(likely, self.top_k)
+
+    def _nucleus(self, masses: Tensor, total: Tensor, count: Tensor) -> Tensor:
+        before = masses.cumsum(-1).sub_(masses).to(torch.float64)
+        reached = before >= (total.to(torch.float64) * self.top_p)[:, None]
+        inside = torch.arange(masses.shape[-1], device=masses.device) < count[:, None]
+        return torch.where(self.top_p < 1.0, (inside & ~reached).sum(-1), count)
+
+
+def _masses(values: Tensor, count: Tensor, bits: int) -> tuple[Tensor, Tensor]:
+    """The masses int64 [r, K] of the first `count` of each row's `values`, 0 behind them, and their sums."""
+    inside = torch.arange(values.shape[-1], device=values.device) < count[:, None]
+    masses = mass.masses(values, values[:, 0], bits).masked_fill_(~inside, 0)
+    return masses, masses.sum(-1)

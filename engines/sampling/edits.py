@@ -44,6 +44,11 @@ def edit_logits(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | N
     return logits
 
 
+def is_edited(row: SamplingRow) -> bool:
+    """Whether anything but a grammar changes single logits of this row."""
+    return bool(row.sampling.logit_bias) or _stops_masked(row) or _has_penalties(row)
+
+
 def _stops_masked(row: SamplingRow) -> bool:
     return row.sampling.min_tokens > 0 and len(row.history) - row.num_prompt_tokens < row.sampling.min_tokens
 

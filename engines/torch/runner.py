@@ -60,7 +60,7 @@ class Runner:
         Raises:
             ValueError: where a row does not fit (engines.torch.rows.check_rows).
         """
-        check_rows(rows, self.num_slots, self.slot_length, self._num_ids)
+        self.check(rows)
         self._latest = None
         if not any(row.token_ids for row in rows):
             empty = torch.empty(0, self.vocab_size, device=self.device)
@@ -69,6 +69,10 @@ class Runner:
         logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, batch.attention)
         self._latest = batch
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
+
+    def check(self, rows: Sequence[Row]) -> None:
+        """Raises ValueError where a row does not fit (engines.torch.rows.check_rows)."""
+        check_rows(rows, self.num_slots, self.slot_length, self._num_ids)
 
     @torch.inference_mode()
     def commit(self, slot: int, start: int, path: Sequence[int]) -> None:

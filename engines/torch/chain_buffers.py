@@ -1,0 +1,86 @@
+"""What a chain's static passes read and write: tensors on the device, filled by one copy, read back by another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engines.sampling.rows import SamplingRow
+from engines.sampling.static import StaticRows, describe
+from engines.torch.rows import Row
+
+_ROW_FIELDS = 3
+_SEQUENCE_FIELDS = 8
+_REAL_FIELDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRow:
+    """`row` is a chain with logits for its last token, after which `count` tokens are to be drawn, as `sampling` says
+    for the first of them."""
+
+    row: Row
+    sampling: SamplingRow
+    count: int
+
+
+class ChainBuffers:
+    """Room for `max_rows` tokens of context and `max_sequences` sequences of `max_steps` drawn tokens.
+
+    int64 all of them: `tokens`, `positions`, `slots` [max_rows] of the context's tail; `last`, the index there of each
+    sequence's last, `sequence_slots`, and `next_positions`, of the token to be drawn, [max_sequences]; `drawn`, the
+    latest token; `found` [max_steps, 2, max_sequences]: tokens, and whether their draw was sure.
+    """
+
+    def __init__(self, max_rows: int, max_sequences: int, max_steps: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        size = _ROW_FIELDS * max_rows + _SEQUENCE_FIELDS * max_sequences
+        self._host = torch.zeros(size, dtype=torch.int64, pin_memory=pinned)
+        self._device = torch.zeros(size, dtype=torch.int64, device=device)
+        self._host_rows, self._host_sequences = self._split(self._host, max_rows, max_sequences)
+        rows, self._sequences = self._split(self._device, max_rows, max_sequences)
+        self.tokens, self.positions, self.slots = rows.unbind()
+        self.last, self.sequence_slots, self.next_positions = self._sequences[:3].unbind()
+        self.drawn = torch.zeros(max_sequences, dtype=torch.int64, device=device)
+        self.step = torch.zeros(1, dtype=torch.int64, device=device)
+        self.found = torch.zeros(max_steps, 2, max_sequences, dtype=torch.int64, device=device)
+        self._host_found = torch.zeros(self.found.shape, dtype=torch.int64, pin_memory=pinned)
+
+    @staticmethod
+    def _split(buffer: Tensor, max_rows: int, max_sequences: int) -> tuple[Tensor, Tensor]:
+        rows, sequences = buffer.split([_ROW_FIELDS * max_rows, _SEQUENCE_FIELDS * max_sequences])
+        return rows.view(_ROW_FIELDS, max_rows), sequences.view(_SEQUENCE_FIELDS, max_sequences)
+
+    def sampling(self, sequences: int) -> StaticRows:
+        chosen = self._sequences[:, :sequences]
+        return StaticRows(chosen[3:5], chosen[-_REAL_FIELDS:].view(torch.float64))
+
+    def fill(self, chains: Sequence[ChainRow], rows: int, sequences: int) -> None:
+        """Set everything for these chains; up to `rows` tokens and `sequences` sequences the last is repeated."""
+        by_row: list[tuple[int, int, int]] = []
+        whole: list[list[int]] = []
+        real: list[list[float]] = []
+        for chain in chains:
+            row = chain.row
+            by_row += [(token, row.start + i, row.slot) for i, token in enumerate(row.token_ids)]
+            integers, floats = describe(chain.sampling)
+            whole.append([len(by_row) - 1, row.slot, row.start + len(row.token_ids), *integers])
+            real.append(floats)
+        by_row += [by_row[-1]] * (rows - len(by_row))
+        whole += [whole[-1]] * (sequences - len(whole))
+        real += [real[-1]] * (sequences - len(real))
+        self._host_rows[:, :rows] = torch.tensor(by_row).T
+        self._host_sequences[:-_REAL_FIELDS, :sequences] = torch.tensor(whole).T
+        self._host_sequences[-_REAL_FIELDS:, :sequences] = torch.tensor(real, dtype=torch.float64).view(torch.int64).T
+        self._device.copy_(self._host, non_blocking=True)
+        self.step.zero_()
+
+    def read(self, steps: int) -> Tensor:
+        """The first `steps` of `found`, on the host. Waits for the device."""
+        self._host_found[:steps].copy_(self.found[:steps], non_blocking=True)
+        if self.found.is_cuda:
+            torch.cuda.current_stream(self.found.device).synchronize()
+        return self._host_found[:steps]

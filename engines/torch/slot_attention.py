@@ -1,0 +1,92 @@
+"""Attention of a static pass: every row is one token at a place of its own, known by tensors, not by Python.
+
+What engines/torch/attention.py does segment by segment, with lengths that Python knows, happens here row by row, with
+slots and positions that lie on the device: the shapes are the same every time, so that a pass can be compiled once and
+captured in CUDA graphs. It is one operator to torch.compile, which leaves it alone and fuses what is around it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+
+@torch.library.custom_op("tandem::slot_attention", mutates_args=("keys", "values"))
+def slot_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    layer: int,
+    slots: Tensor,
+    positions: Tensor,
+    slot_length: int,
+    scaling: float,
+) -> Tensor:
+    """Put n tokens' keys and values to their places, then let each attend to its slot up to its own position.
+
+    `query` [heads, n, key_dim], `key` [key_value_heads, n, key_dim], `value` [key_value_heads, n, value_dim]; `keys` and
+    `values` are a KeyValueCache's, of which layer `layer` is used; `slots` and `positions` int64 [n] → [n, heads,
+    value_dim]. Rows of one slot may come together, in any order. Rows with one place must be equal.
+    """
+    if query.is_cuda:
+        from engines.torch.slot_kernel import attend  # triton is there with CUDA alone
+
+        return attend(query, key, value, keys[layer], values[layer], slots, positions, slot_length, scaling)
+    places = slots * slot_length + positions
+    keys[layer].index_copy_(0, places, key.transpose(0, 1))
+    values[layer].index_copy_(0, places, value.transpose(0, 1))
+    attended = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
+    for row, (slot, position) in enumerate(zip(slots.tolist(), positions.tolist(), strict=True)):
+        own = slice(slot * slot_length, slot * slot_length + position + 1)
+        grouped = query[:, row].view(1, key.shape[0], -1, query.shape[2])
+        slot_keys, slot_values = keys[layer, own].transpose(0, 1)[None], values[layer, own].transpose(0, 1)[None]
+        one = scaled_dot_product_attention(grouped, slot_keys, slot_values, scale=scaling)
+        attended[row] = one.view(query.shape[0], -1)
+    return attended
+
+
+@slot_attention.register_fake
+def _(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    layer: int,
+    slots: Tensor,
+    positions: Tensor,
+    slot_length: int,
+    scaling: float,
+) -> Tensor:
+    return query.new_empty(query.shape[1], query.shape[0], value.shape[2])
+
+
+@dataclass(frozen=True, slots=True)
+class StaticPass:
+    """An AttentionPass (engines/torch/attention.py) whose row i is one token at `positions[i]` of `slots[i]`."""
+
+    keys: Tensor
+    values: Tensor
+    slots: Tensor
+    positions: Tensor
+    slot_length: int
+
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        attended = slot_attention(
+            query[0],
+            key[0],
+            value[0],
+            self.keys,
+            self.values,
+            layer,
+            self.slots,
+            self.positions,
+            self.slot_length,
+            scaling,
+        )
+        return attended[None]
