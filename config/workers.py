@@ -123,6 +123,13 @@ class DraftWorkerConfig(WorkerConfig):
     q_top_k: int = Field(
         default=64, ge=1, le=4_096, description="tokens in the distribution that drafts for `probabilistic` come from"
     )
+    chains: Literal["auto", "on", "off"] = Field(
+        default="auto",
+        description="draft a candidate's tokens without the host between them, on CUDA as CUDA graphs; auto: on CUDA",
+    )
+    compile: bool = Field(
+        default=True, description="on CUDA, have torch.compile fuse the small kernels of what `chains` runs"
+    )
     lookup_min_ngram: int = Field(default=2, ge=1, le=64, description="shortest suffix that lookup looks for")
     lookup_max_ngram: int = Field(default=8, ge=1, le=64, description="longest suffix that lookup looks for")
     grammar_model: str | None = Field(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 from config.workers import DraftWorkerConfig
 from draft_worker.drafters.model import draft_job
@@ -32,7 +33,17 @@ def load_drafter(config: DraftWorkerConfig, metrics: DraftMetrics, progress: Cal
     def on_pass(report: PassReport) -> None:
         metrics.pass_done(report.sessions, report.tokens, report.forward_seconds)
 
-    return TorchDrafter(load_engine(config, "draft", capabilities, on_pass, progress), config.q_top_k)
+    engine = load_engine(config, "draft", capabilities, on_pass, progress, _chains(config))
+    return TorchDrafter(engine, config.q_top_k)
+
+
+def _chains(config: DraftWorkerConfig) -> Literal["none", "plain", "compiled"]:
+    from engines.torch.loader import pick_device
+
+    on_cuda = pick_device(config.device).type == "cuda"
+    if config.chains == "off" or config.batch_invariant or (config.chains == "auto" and not on_cuda):
+        return "none"
+    return "compiled" if on_cuda and config.compile else "plain"
 
 
 class TorchDrafter:

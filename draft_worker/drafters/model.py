@@ -83,6 +83,8 @@ class _Drafting:
     def _grow_chain(self, seat: Seat) -> Steps[_Chain]:
         chain = _Chain()
         feed = self._drawing.ids[seat.length :]
+        request = self._request
+        alone = request.num_candidates == 1 and not request.want_q and request.grammar is None
         while len(chain.tokens) < self._depth:
             next_place = self._drawing.after([chain.tokens])
             passed = self._count(
@@ -95,6 +97,7 @@ class _Drafting:
                         divisible=len(feed) - 1,
                         top2=self._request.num_candidates > 1,
                         truncate=self._q_top_k if self._request.want_q else None,
+                        chain=self._depth - len(chain.tokens) if alone else 0,
                     )
                 )
             )
@@ -105,8 +108,10 @@ class _Drafting:
             if self._request.want_q:
                 ((token_ids, logprobs),) = passed.distribution.entries()
                 chain.q.append(TopK(token_ids=token_ids, logprobs=logprobs))
-            feed = drawn.tokens
-            if feed[0] in self._drawing.stops:
+            feed = drawn.tokens[-1:]
+            if not self._drawing.stops.isdisjoint(drawn.tokens):
+                stop = next(place for place, token in enumerate(chain.tokens) if token in self._drawing.stops)
+                del chain.tokens[stop + 1 :]
                 break
         return chain
 

@@ -105,6 +105,7 @@ class ChainRunner:
                 self._heads[tail * size, size] = pool.capture(self._head(tail * size, size))
             self._steps[size] = pool.capture(self._step(size))
             for way in WAYS:
+                self._buffers.step.zero_()
                 self._draws[size, way] = pool.capture(self._draw(size, way))
         self._heads = dict(sorted(self._heads.items()))
         self._steps = dict(sorted(self._steps.items()))
@@ -125,7 +126,7 @@ class ChainRunner:
         longest = self._runner.slot_length
 
         def step() -> None:
-            positions = (next_positions - 1).clamp_(max=longest - 1)
+            positions = (next_positions - 1).clamp_(0, longest - 1)
             _put(self._pass(tokens, positions, slots, order), logits)
 
         return step
@@ -159,18 +160,27 @@ class ChainRunner:
         logits: Tensor = output.logits[0]
         return logits
 
-    def _compiled(self) -> Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]:
+    def _compiled(self) -> Callable[..., Tensor]:
         """The model's pass as torch.compile makes it, small kernels fused, for any number of rows from two up."""
-        compiled = torch.compile(self._model, dynamic=True, fullgraph=True)
+        compiled = torch.compile(self._model, fullgraph=True)
         # Unlike numbers of rows and sequences, so that they are not taken for one and the same.
-        rows = torch.zeros(2 * self.max_sequences, dtype=torch.int64, device=self._runner.device)
+        sizes = [2 * self.max_sequences] * 3 + [self.max_sequences]
+        inputs = [torch.zeros(size, dtype=torch.int64, device=self._runner.device) for size in sizes]
+        for tensor in inputs:
+            torch._dynamo.mark_dynamic(tensor, 0)
         try:
             with torch.no_grad():
-                compiled(rows, rows, rows, self._order)
+                compiled(*inputs)
         except Exception as error:  # noqa: BLE001 - whatever it is, the model runs without
             logger.warning("the draft model's step is not compiled: %s", error)
             return self._model
-        return compiled
+
+        def run(*inputs: Tensor) -> Tensor:
+            # It would be compiled anew for a tensor that begins elsewhere within its memory.
+            logits: Tensor = compiled(*(tensor.clone() if tensor.storage_offset() else tensor for tensor in inputs))
+            return logits
+
+        return run
 
 
 def _put(values: Tensor, place: Tensor) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from engines.sampling.distribution import Distribution
 from engines.sampling.rows import SamplingRow
+from engines.torch.chain_buffers import ChainRow
 from engines.torch.rows import Row
 from engines.torch.slots import Slot
 
@@ -24,6 +25,14 @@ class ModelRunner(Protocol):
     def commit(self, slot: int, start: int, path: Sequence[int]) -> None: ...
 
     def copy(self, source: int, target: int, length: int) -> None: ...
+
+
+class Chains(Protocol):
+    """What the loop needs of engines.torch.chains.ChainRunner."""
+
+    def takes(self, row: Row, sampling: SamplingRow) -> bool: ...
+
+    def run(self, chains: Sequence[ChainRow]) -> list[list[int]]: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -46,6 +55,7 @@ class Feed:
     start: int | None = None
     top2: bool = False
     truncate: int | None = None
+    chain: int = 0
 
 
 @dataclass(frozen=True, slots=True)

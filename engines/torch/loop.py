@@ -13,13 +13,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import torch
 
+from engines.sampling.distribution import Distribution
+from engines.torch.chain_buffers import ChainRow
 from engines.torch.draws import draw_batch
-from engines.torch.jobs import Job, ModelRunner, Passed, Seat
+from engines.torch.jobs import Chains, Drawn, Draws, Job, ModelRunner, Passed, Seat
 from engines.torch.plan import Pace
 from engines.torch.runs import Piece, Run, plan
 from engines.torch.slots import SlotCache
@@ -31,6 +33,7 @@ T = TypeVar("T")
 _POLL_SECONDS = 0.02
 """How often deadlines, held slots and waiting jobs are looked at while nothing can be fed."""
 _END_TIMEOUT_SECONDS = 30.0
+_NO_LOGITS = torch.empty(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +57,11 @@ class EngineLoop:
         max_queue: int,
         prefill_chunk: int,
         on_pass: Callable[[PassReport], None] = lambda report: None,
+        chains: Chains | None = None,
     ) -> None:
+        """`chains`, over the same model and memory, draws the feeds that may be drawn as one; None: token by token."""
         self._runner = runner
+        self._chains = chains
         self.slots = slots
         self._max_queue = max_queue
         self._pace = Pace(prefill_chunk)
@@ -162,7 +168,12 @@ class EngineLoop:
         pieces = plan(self._active, self._pace, self._turn)
         if pieces:
             self._turn += 1
-            self._pass(pieces)
+            chained = [piece for piece in pieces if self._is_chain(piece)]
+            if chained:
+                self._draw_chains(chained)
+                pieces = [piece for piece in pieces if piece not in chained]
+            if pieces:
+                self._pass(pieces)
             self._active = [run for run in self._active if not run.ended]
             return True
         with self._wake:
@@ -219,6 +230,33 @@ class EngineLoop:
             elif now - run.since >= run.wait.timeout:
                 self._end(run, DeadlineExceeded("the stream was left unread for too long"))
         self._active = [run for run in self._active if not run.ended]
+
+    def _is_chain(self, piece: Piece) -> bool:
+        feed = piece.feed
+        return (
+            self._chains is not None and piece.whole and feed.chain > 0 and self._chains.takes(piece.row, feed.rows[0])
+        )
+
+    def _draw_chains(self, pieces: list[Piece]) -> None:
+        assert self._chains is not None
+        began = time.perf_counter()
+        try:
+            found = self._chains.run([ChainRow(piece.row, piece.feed.rows[0], piece.feed.chain) for piece in pieces])
+        except Exception:
+            logger.exception("drawing chains failed")
+            for piece in pieces:
+                self._end(piece.run, EngineFailure("the forward pass failed"))
+            return
+        drawn = [(piece, tokens) for piece, tokens in zip(pieces, found, strict=True) if tokens]
+        fed = [replace(piece, row=piece.row.followed_by(tokens[:-1])) for piece, tokens in drawn]
+        self._note(fed, time.perf_counter() - began, 0.0)
+        rows = sum(len(piece.row.token_ids) for piece in fed)
+        for piece, tokens in drawn:
+            draws = Draws(Drawn(tokens), _no_distribution)
+            self._step(piece.run, Passed(_NO_LOGITS, draws, piece.run.timings(rows, len(pieces))))
+        for piece, tokens in zip(pieces, found, strict=True):
+            if not tokens:
+                piece.feed.chain = 0  # its next token takes the ordinary way, in a pass
 
     def _pass(self, pieces: list[Piece]) -> None:
         began = time.perf_counter()
@@ -296,6 +334,10 @@ def _resolve(future: asyncio.Future[Any], error: WireError | None, result: Any) 
         future.set_exception(error)
     else:
         future.set_result(result)
+
+
+def _no_distribution() -> Distribution:
+    raise RuntimeError("a chain keeps no distributions")
 
 
 def _too_late() -> DeadlineExceeded:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,10 @@ class Row:
     token_ids: Sequence[int]
     parents: Sequence[int] | None = None
     logits_from: int = 0
+
+    def followed_by(self, token_ids: Sequence[int]) -> Row:
+        """A chain that goes on with more tokens."""
+        return replace(self, token_ids=[*self.token_ids, *token_ids])
 
 
 def depths(parents: Sequence[int]) -> list[int]:

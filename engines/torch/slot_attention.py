@@ -29,8 +29,8 @@ def slot_attention(
 ) -> Tensor:
     """Put n tokens' keys and values to their places, then let each attend to its slot up to its own position.
 
-    `query` [heads, n, key_dim], `key` [key_value_heads, n, key_dim], `value` [key_value_heads, n, value_dim]; `keys` and
-    `values` are a KeyValueCache's, of which layer `layer` is used; `slots` and `positions` int64 [n] → [n, heads,
+    `query` [heads, n, key_dim], `key` [key_value_heads, n, key_dim], `value` [key_value_heads, n, value_dim]; `keys`
+    and `values` are a KeyValueCache's, of which layer `layer` is used; `slots` and `positions` int64 [n] → [n, heads,
     value_dim]. Rows of one slot may come together, in any order. Rows with one place must be equal.
     """
     if query.is_cuda:

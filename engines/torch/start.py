@@ -13,6 +13,7 @@ from engines.errors import ModelError
 from engines.grammar.service import Grammars
 from engines.models import ModelFiles, resolve_model
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
+from engines.torch.chains import ChainRunner
 from engines.torch.engine import TorchEngine
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.loop import EngineLoop, PassReport
@@ -30,8 +31,12 @@ def load_engine(
     capabilities: Capabilities,
     on_pass: Callable[[PassReport], None],
     progress: Callable[[str], None],
+    chains: Literal["none", "plain", "compiled"] = "none",
 ) -> TorchEngine:
     """Find, load and start the configured model; `progress` hears what is being done.
+
+    `chains`: whether tokens that follow each other may be drawn without the host between them, and whether by what
+    torch.compile makes of the model.
 
     The process's environment must have been prepared (engines.torch.environment). Raises ModelError.
     """
@@ -61,7 +66,11 @@ def load_engine(
     progress(f"preparing grammars for {files.id}")
     grammars = Grammars.of_tokenizer(told.tokenizer_json, runner.vocab_size, stops)
     cache = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
-    loop = EngineLoop(runner, cache, config.max_queue, config.prefill_chunk_tokens, on_pass)
+    chain_runner = None
+    if chains != "none":
+        progress(f"capturing chains of {files.id}")
+        chain_runner = ChainRunner(runner, compiled=chains == "compiled")
+    loop = EngineLoop(runner, cache, config.max_queue, config.prefill_chunk_tokens, on_pass, chain_runner)
     info = ModelInfo(
         role=role,
         id=files.id,
