@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Literal
 
@@ -20,6 +21,8 @@ from engines.torch.loop import EngineLoop, PassReport
 from engines.torch.slots import SlotCache
 from engines.torch.support import context_length
 from protocol.messages import Capabilities, ModelInfo, StepTime
+
+logger = logging.getLogger(__name__)
 
 LONGEST_DEFAULT_CONTEXT = 8192
 """Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
@@ -66,10 +69,13 @@ def load_engine(
     progress(f"preparing grammars for {files.id}")
     grammars = Grammars.of_tokenizer(told.tokenizer_json, runner.vocab_size, stops)
     cache = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
-    chain_runner = None
+    chain_runner: ChainRunner | None = None
     if chains != "none":
         progress(f"capturing chains of {files.id}")
-        chain_runner = ChainRunner(runner, compiled=chains == "compiled")
+        try:
+            chain_runner = ChainRunner(runner, compiled=chains == "compiled")
+        except Exception as error:  # noqa: BLE001 - whatever can't be captured: tokens are then drawn one by one
+            logger.warning("%s drafts token by token, as its chains can't be captured: %s", files.id, error)
     loop = EngineLoop(runner, cache, config.max_queue, config.prefill_chunk_tokens, on_pass, chain_runner)
     info = ModelInfo(
         role=role,
