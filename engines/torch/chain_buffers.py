@@ -51,7 +51,7 @@ class ChainBuffers:
 
     @staticmethod
     def _split(buffer: Tensor, max_rows: int, max_sequences: int) -> tuple[Tensor, Tensor]:
-        rows, sequences = buffer.split([_ROW_FIELDS * max_rows, _SEQUENCE_FIELDS * max_sequences])
+        rows, sequences = torch.split(buffer, [_ROW_FIELDS * max_rows, _SEQUENCE_FIELDS * max_sequences])
         return rows.view(_ROW_FIELDS, max_rows), sequences.view(_SEQUENCE_FIELDS, max_sequences)
 
     def sampling(self, sequences: int) -> StaticRows:

@@ -24,7 +24,7 @@ class GraphPool:
         """What does the same as `function`, which runs a few times now. Elsewhere than on CUDA the function itself."""
         if self._pool is None:
             return function
-        stream = torch.cuda.Stream(self._device)
+        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):
             for _ in range(_WARM_UPS):

@@ -77,7 +77,7 @@ class StaticPass:
     slot_length: int
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        attended = slot_attention(
+        attended: Tensor = slot_attention(
             query[0],
             key[0],
             value[0],
