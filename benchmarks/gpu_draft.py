@@ -30,9 +30,11 @@ from engines.sampling.rows import SamplingRow
 from engines.torch.chain_buffers import ChainRow
 from engines.torch.chains import ChainRunner
 from engines.torch.drawing import Limits
+from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loop import EngineLoop
 from engines.torch.runner import Row, Runner
 from engines.torch.slots import SlotCache
+from protocol.hashing import PrefixHashes
 from protocol.messages import DraftRequest, Sampling
 
 WAYS = {
@@ -109,6 +111,7 @@ def milliseconds(call: Callable[[], Any], repeats: int) -> float:
 def check() -> bool:
     """Float32, four layers: the same tokens in all ways."""
     runner = Runner(make_model(4, 2_000, torch.float32), num_slots=8, slot_length=1_024)
+    fuse_siblings(runner.model)
     equal = True
     for compiled in (False, True):
         chains = ChainRunner(runner, compiled=compiled)
@@ -134,8 +137,9 @@ async def through_loop(loop: EngineLoop, contexts: list[list[int]], steps: int, 
             request = DraftRequest.model_validate(
                 {
                     "protocol": 1, "session_id": f"s{index}", "round": number, "choice_index": 0, "deadline_ms": 10_000,
-                    "context": {"start": 0, "token_ids": ids, "prefix_hash": ""}, "num_prompt_tokens": 8,
-                    "max_tokens": 100, "sampling": {"temperature": 0.0, "seed": 1}, "draft_tokens": steps,
+                    "context": {"start": 0, "token_ids": ids, "prefix_hash": PrefixHashes().at(0)},
+                    "num_prompt_tokens": 8, "max_tokens": 100, "sampling": {"temperature": 0.0, "seed": 1},
+                    "draft_tokens": steps,
                 }
             )  # fmt: skip
             jobs.append(draft_job(request, ids, index, limits, 64))
@@ -174,6 +178,7 @@ def main() -> int:
     if options.tiny:
         layers, vocabulary, cases, batches = 1, 2_000, ((1, 30), (8, 30)), (1, 8)
     runner = Runner(make_model(layers, vocabulary, torch.bfloat16), num_slots=32, slot_length=8_192)
+    print(f"{fuse_siblings(runner.model)} products of several layers each", flush=True)
     table = []
     chain_runners: dict[str, ChainRunner] = {}
     for name, compiled in (("graphs", False), ("graphs, compiled", True)):

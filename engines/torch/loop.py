@@ -13,15 +13,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
-from engines.sampling.distribution import Distribution
-from engines.torch.chain_buffers import ChainRow
+from engines.torch.chained import draw_chains, is_chain
 from engines.torch.draws import draw_batch
-from engines.torch.jobs import Chains, Drawn, Draws, Job, ModelRunner, Passed, Seat
+from engines.torch.jobs import Chains, Job, ModelRunner, Passed, Seat
 from engines.torch.plan import Pace
 from engines.torch.runs import Piece, Run, plan
 from engines.torch.slots import SlotCache
@@ -33,7 +32,6 @@ T = TypeVar("T")
 _POLL_SECONDS = 0.02
 """How often deadlines, held slots and waiting jobs are looked at while nothing can be fed."""
 _END_TIMEOUT_SECONDS = 30.0
-_NO_LOGITS = torch.empty(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +166,9 @@ class EngineLoop:
         pieces = plan(self._active, self._pace, self._turn)
         if pieces:
             self._turn += 1
-            chained = [piece for piece in pieces if self._is_chain(piece)]
-            if chained:
-                self._draw_chains(chained)
+            chained = [piece for piece in pieces if is_chain(self._chains, piece)]
+            if self._chains is not None and chained:
+                self._draw_chains(self._chains, chained)
                 pieces = [piece for piece in pieces if piece not in chained]
             if pieces:
                 self._pass(pieces)
@@ -231,32 +229,17 @@ class EngineLoop:
                 self._end(run, DeadlineExceeded("the stream was left unread for too long"))
         self._active = [run for run in self._active if not run.ended]
 
-    def _is_chain(self, piece: Piece) -> bool:
-        feed = piece.feed
-        return (
-            self._chains is not None and piece.whole and feed.chain > 0 and self._chains.takes(piece.row, feed.rows[0])
-        )
-
-    def _draw_chains(self, pieces: list[Piece]) -> None:
-        assert self._chains is not None
-        began = time.perf_counter()
+    def _draw_chains(self, chains: Chains, pieces: list[Piece]) -> None:
         try:
-            found = self._chains.run([ChainRow(piece.row, piece.feed.rows[0], piece.feed.chain) for piece in pieces])
+            drawn = draw_chains(chains, pieces)
         except Exception:
             logger.exception("drawing chains failed")
             for piece in pieces:
                 self._end(piece.run, EngineFailure("the forward pass failed"))
             return
-        drawn = [(piece, tokens) for piece, tokens in zip(pieces, found, strict=True) if tokens]
-        fed = [replace(piece, row=piece.row.followed_by(tokens[:-1])) for piece, tokens in drawn]
-        self._note(fed, time.perf_counter() - began, 0.0)
-        rows = sum(len(piece.row.token_ids) for piece in fed)
-        for piece, tokens in drawn:
-            draws = Draws(Drawn(tokens), _no_distribution)
-            self._step(piece.run, Passed(_NO_LOGITS, draws, piece.run.timings(rows, len(pieces))))
-        for piece, tokens in zip(pieces, found, strict=True):
-            if not tokens:
-                piece.feed.chain = 0  # its next token takes the ordinary way, in a pass
+        self._note(drawn.fed, drawn.seconds, 0.0)
+        for piece, passed in drawn.results():
+            self._step(piece.run, passed)
 
     def _pass(self, pieces: list[Piece]) -> None:
         began = time.perf_counter()
@@ -334,10 +317,6 @@ def _resolve(future: asyncio.Future[Any], error: WireError | None, result: Any) 
         future.set_exception(error)
     else:
         future.set_result(result)
-
-
-def _no_distribution() -> Distribution:
-    raise RuntimeError("a chain keeps no distributions")
 
 
 def _too_late() -> DeadlineExceeded:

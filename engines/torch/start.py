@@ -16,6 +16,7 @@ from engines.models import ModelFiles, resolve_model
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.torch.chains import ChainRunner
 from engines.torch.engine import TorchEngine
+from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.loop import EngineLoop, PassReport
 from engines.torch.slots import SlotCache
@@ -72,6 +73,8 @@ def load_engine(
     chain_runner: ChainRunner | None = None
     if chains != "none":
         progress(f"capturing chains of {files.id}")
+        if runner.device.type == "cuda":
+            fuse_siblings(model)
         try:
             chain_runner = ChainRunner(runner, compiled=chains == "compiled")
         except Exception as error:  # noqa: BLE001 - whatever can't be captured: tokens are then drawn one by one

@@ -1,0 +1,62 @@
+"""Pieces of a pass that can be drawn as chains (engines/torch/chains.py) instead of token by token."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from engines.sampling.distribution import Distribution
+from engines.torch.chain_buffers import ChainRow
+from engines.torch.jobs import Chains, Drawn, Draws, Passed
+from engines.torch.runs import Piece
+
+_NO_LOGITS = torch.empty(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Chained:
+    """What came of pieces: those that were `fed`, their rows with all drawn tokens but the last, and what was drawn."""
+
+    fed: list[Piece]
+    drawn: list[list[int]]
+    sessions: int
+    seconds: float
+
+    def results(self) -> Iterator[tuple[Piece, Passed]]:
+        """For each fed piece what its job hears. To be taken once the time has been noted in the pieces' runs."""
+        rows = sum(len(piece.row.token_ids) for piece in self.fed)
+        for piece, tokens in zip(self.fed, self.drawn, strict=True):
+            draws = Draws(Drawn(tokens), _no_distribution)
+            yield piece, Passed(_NO_LOGITS, draws, piece.run.timings(rows, self.sessions))
+
+
+def is_chain(chains: Chains | None, piece: Piece) -> bool:
+    """Whether the job allows a chain here, and the runner can draw it."""
+    feed = piece.feed
+    return chains is not None and piece.whole and feed.chain > 0 and chains.takes(piece.row, feed.rows[0])
+
+
+def draw_chains(chains: Chains, pieces: Sequence[Piece]) -> Chained:
+    """Draw all pieces' chains. One that gives no token is not fed: its feed then asks for a pass, the ordinary way.
+
+    Raises whatever the runner does.
+    """
+    began = time.perf_counter()
+    found = chains.run([ChainRow(piece.row, piece.feed.rows[0], piece.feed.chain) for piece in pieces])
+    seconds = time.perf_counter() - began
+    fed: list[Piece] = []
+    drawn: list[list[int]] = []
+    for piece, tokens in zip(pieces, found, strict=True):
+        if tokens:
+            fed.append(replace(piece, row=piece.row.followed_by(tokens[:-1])))
+            drawn.append(tokens)
+        else:
+            piece.feed.chain = 0
+    return Chained(fed, drawn, len(pieces), seconds)
+
+
+def _no_distribution() -> Distribution:
+    raise RuntimeError("a chain keeps no distributions")
