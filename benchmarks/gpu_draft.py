@@ -24,12 +24,12 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from draft_worker.drafters.model import draft_job
+from engines.drawing import Limits
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
 from engines.torch.chain_buffers import ChainRow
 from engines.torch.chains import ChainRunner
-from engines.torch.drawing import Limits
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loop import EngineLoop
 from engines.torch.runner import Row, Runner

@@ -1,0 +1,331 @@
+"""What a token costs on a GPU, through vLLM alone and through Tandem: `python benchmarks/engines_gpu.py`.
+
+A target in the shape of Qwen2.5-32B with vLLM's dummy weights, a draft in the shape of the 0.5B with random ones. vLLM
+accepts the i-th draft token with probability 0.75^i whatever it is ("synthetic"), so that time alone is measured. Rows:
+
+- plain: vLLM
+- draft_model: vLLM's own speculation with the same draft
+- tandem: streaming client → `tandem serve` → `tandem target --engine vllm` → `tandem draft` (torch, chains)
+- serve: vLLM with Tandem's proposer → `tandem draft`
+
+Needs vLLM and Tandem's requirements for a worker. `--gpus 2` gives the draft a GPU of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import httpx
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.client import Answer, Client
+from benchmarks.gpu_models import DRAFT, TARGET, TINY, Shape, empty_model, random_model
+from benchmarks.processes import ROOT, Process, Stack, free_port
+from benchmarks.synthetic_target import PROPOSER
+
+GAMMA = 5
+RATES = [0.75**place for place in range(1, GAMMA + 1)]
+SETTLE = 16
+HEADER = (
+    f"{'row':12} {'batch':>5} {'ms/token':>8} {'tok/round':>9} {'ms/round':>8}   "
+    f"{'engine':>7} {'propose':>7} {'draft worker':>12} {'no draft':>8}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    target: Path
+    draft: Path
+    tiny: bool
+    gpus: int
+    prompt_tokens: int
+    tokens: int
+    memory_gb: float
+    deadline_ms: float
+    start_seconds: float
+    vocabulary: int
+    until: float
+
+    @property
+    def synthetic(self) -> dict[str, Any]:
+        """On CPU vLLM has no such sampler; the tiny draft is the target, so that all is accepted."""
+        if self.tiny:
+            return {}
+        return {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": RATES}
+
+    @property
+    def vllm_args(self) -> dict[str, Any]:
+        if self.tiny:
+            return {"max_num_seqs": 32, "enforce_eager": True, "block_size": 32}
+        return {"max_num_seqs": 32, "load_format": "dummy", "gpu_memory_utilization": 0.8}
+
+    @property
+    def dtype(self) -> str:
+        return "float32" if self.tiny else "bfloat16"
+
+    @property
+    def context_length(self) -> int:
+        return 1024
+
+    def seconds_left(self, most: float) -> float:
+        """Raises TimeoutError where there are none."""
+        left = min(most, self.until - time.monotonic())
+        if left < 5.0:
+            raise TimeoutError("no time left for this row")
+        return left
+
+
+class Rows:
+    """The kinds of rows; each a context in which a client may measure, and may read how rounds went."""
+
+    def __init__(self, options: Options, logs: Path) -> None:
+        self._options = options
+        self._logs = logs
+
+    @contextmanager
+    def plain(self) -> Iterator[Rig]:
+        with Stack(self._logs / "plain") as stack:
+            yield Rig(self._serve(stack, None))
+
+    @contextmanager
+    def draft_model(self) -> Iterator[Rig]:
+        options = self._options
+        speculative = {"method": "draft_model", "model": str(options.draft), "num_speculative_tokens": GAMMA}
+        with Stack(self._logs / "draft_model") as stack:
+            yield Rig(self._serve(stack, speculative | options.synthetic))
+
+    @contextmanager
+    def serve(self) -> Iterator[Rig]:
+        options = self._options
+        speculative = {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": GAMMA}
+        with Stack(self._logs / "serve") as stack:
+            draft = self._draft(stack)
+            told = {"tandem": {"draft_url": [draft.url], "deadline_ms": options.deadline_ms}}
+            vllm = self._serve(stack, speculative | options.synthetic, "--additional-config", json.dumps(told))
+            draft.wait_ready(options.seconds_left(options.start_seconds))
+            yield Rig(vllm, draft, self._clock)
+
+    @contextmanager
+    def tandem(self) -> Iterator[Rig]:
+        options = self._options
+        with Stack(self._logs / "tandem") as stack:
+            draft = self._draft(stack)
+            os.environ["SYNTHETIC_RATES"] = json.dumps(options.synthetic)
+            port = free_port()
+            settings = {
+                "model": str(options.target),
+                "engine": "vllm",
+                "vllm_args": json.dumps(options.vllm_args),
+                "memory_gb": str(options.memory_gb),
+                "dtype": options.dtype,
+                "context_length": str(options.context_length),
+                "draft_workers": json.dumps([draft.url]),
+                "most_drafted": str(GAMMA),
+                "draft_deadline_ms": str(options.deadline_ms),
+            }
+            command = [sys.executable, "-m", "benchmarks.synthetic_target", "target"]
+            command += ["--host", "127.0.0.1", "--port", str(port)]
+            variables = {f"TANDEM_TARGET_{name}".upper(): value for name, value in settings.items()}
+            target = Process("target", command, port, stack.logs / "target.log", self._environment() | variables)
+            stack.processes.append(target)
+            gateway = stack.gateway([target.url], [draft.url], draft_tokens=GAMMA)
+            for process in (draft, target, gateway):
+                process.wait_ready(options.seconds_left(options.start_seconds))
+            yield Rig(gateway, draft, self._clock)
+
+    @property
+    def _clock(self) -> Path:
+        return self._logs / "proposer.log"
+
+    def _environment(self) -> dict[str, str]:
+        ours = {
+            "TIMED_PROPOSER_LOG": str(self._clock),
+            "VLLM_USE_FLASHINFER_SAMPLER": "0",
+            "VLLM_NO_USAGE_STATS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        }
+        if self._options.tiny:
+            ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
+        else:
+            ours["CUDA_VISIBLE_DEVICES"] = "0"
+        return {**os.environ, **ours}
+
+    def _draft(self, stack: Stack) -> Process:
+        options = self._options
+        settings: dict[str, Any] = {"context_length": options.context_length, "slots": 32, "dtype": options.dtype}
+        if options.tiny:
+            settings |= {"chains": "on", "threads": 1}
+        elif options.gpus > 1:
+            settings["device"] = "cuda:1"
+        return stack.draft(options.draft, **settings)
+
+    def _serve(self, stack: Stack, speculative: dict[str, Any] | None, *more: str) -> Process:
+        """vLLM's own server."""
+        options = self._options
+        port = free_port()
+        command = [
+            sys.executable,
+            "-m",
+            "vllm.entrypoints.openai.api_server",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+        ]
+        command += ["--model", str(options.target), "--served-model-name", "target", "--dtype", options.dtype]
+        command += ["--max-model-len", str(options.context_length)]
+        command += ["--kv-cache-memory-bytes", str(int(options.memory_gb * 2**30))]
+        for name, value in options.vllm_args.items():
+            flag = f"--{name.replace('_', '-')}"
+            command += [flag] if value is True else [flag, str(value)]
+        if speculative is not None:
+            command += ["--speculative-config", json.dumps(speculative)]
+        process = Process("vllm", [*command, *more], port, stack.logs / "vllm.log", self._environment())
+        stack.processes.append(process)
+        until = time.monotonic() + options.seconds_left(options.start_seconds)
+        while time.monotonic() < until and process._process.poll() is None:
+            with suppress(httpx.HTTPError):
+                if httpx.get(f"{process.url}/health", timeout=2.0, trust_env=False).status_code == 200:
+                    return process
+            time.sleep(0.2)
+        raise RuntimeError(f"vLLM does not answer:\n{process.log_tail()}")
+
+
+@dataclass(frozen=True, slots=True)
+class Rig:
+    """Whom to ask, and where to read of rounds: the server, the draft worker, the timed proposer's log."""
+
+    server: Process
+    draft: Process | None = None
+    clock: Path | None = None
+
+
+def measure(rig: Rig, options: Options, batch: int) -> str:
+    """One line of the table, from two turns of which the second counts."""
+    chooser = random.Random(batch)
+    with Client(rig.server.url, timeout=options.seconds_left(180.0)) as client, ThreadPoolExecutor(batch) as pool:
+
+        def ask(_: int) -> Answer:
+            prompt = [chooser.randrange(300, options.vocabulary - 10) for _ in range(options.prompt_tokens)]
+            return client.complete(prompt, stream=True, max_tokens=options.tokens, temperature=0.0, ignore_eos=True)
+
+        list(pool.map(ask, range(batch)))
+        before, began = _counters(client, rig), time.time()
+        answers = list(pool.map(ask, range(batch)))
+        after, ended = _counters(client, rig), time.time()
+    per_token = mean(1e3 / answer.tokens_per_second(SETTLE) for answer in answers)
+    grown = {name: after[name] - before.get(name, 0.0) for name in after}
+    rounds = grown.get("drafts", 0.0)
+    per_round = 1.0 + grown["accepted"] / rounds if rounds else 1.0
+    line = f"{batch:5} {per_token:8.2f} {per_round:9.2f} {per_token * per_round:8.2f}   "
+    if rig.clock is not None:
+        engine, propose, undrafted = _steps(rig.clock, began, ended, batch)
+        worker = 1e3 * grown["draft_seconds"] / max(1.0, grown["draft_calls"])
+        line += f"{engine:7.2f} {propose:7.2f} {worker:12.2f} {undrafted:8.0%}"
+    return line
+
+
+def _counters(client: Client, rig: Rig) -> dict[str, float]:
+    """Rounds with drafts and what was accepted, of the server; calls of the draft worker and their seconds."""
+    page = client.metrics()
+
+    def total(page: dict[str, float], *names: str) -> float:
+        return sum(value for key, value in page.items() if key.split("{")[0] in names)
+
+    found = {
+        "drafts": total(page, "vllm:spec_decode_num_drafts_total", "tandem_spec_decode_num_drafts_total"),
+        "accepted": total(
+            page, "vllm:spec_decode_num_accepted_tokens_total", "tandem_spec_decode_num_accepted_tokens_total"
+        ),
+    }
+    if rig.draft is not None:
+        page = {key: value for key, value in client.metrics(rig.draft.url).items() if "/v1/draft/batch" in key}
+        found["draft_seconds"] = total(page, "tandem_http_request_duration_seconds_sum")
+        found["draft_calls"] = total(page, "tandem_http_request_duration_seconds_count")
+    return found
+
+
+def _steps(clock: Path, began: float, ended: float, batch: int) -> tuple[float, float, float]:
+    """Of the steps that had all streams in them and drafts for them: ms in vLLM, ms proposing; and the share without."""
+    lines = [tuple(map(float, line.split())) for line in clock.read_text().splitlines() if line.count(" ") == 4]
+    full = [line for line in lines if began < line[0] < ended and line[3] == batch]
+    drafted = [line for line in full if line[4] > 0] or [(0.0, float("nan"), float("nan"), 0.0, 0.0)]
+    share = 1.0 - sum(line[4] > 0 for line in full) / max(1, len(full))
+    return 1e3 * mean(line[1] for line in drafted), 1e3 * mean(line[2] for line in drafted), share
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="tandem,plain,serve,draft_model")
+    parser.add_argument("--batches", default="1,8")
+    parser.add_argument("--gpus", type=int, default=1)
+    parser.add_argument("--prompt-tokens", type=int, default=256)
+    parser.add_argument("--tokens", type=int, default=192)
+    parser.add_argument("--memory-gb", type=float, default=5.0, help="vLLM's keys and values")
+    parser.add_argument("--deadline-ms", type=float, default=50.0, help="how long a step waits for drafts")
+    parser.add_argument("--start-seconds", type=float, default=240.0, help="most that a process may take to start")
+    parser.add_argument("--seconds", type=float, default=540.0, help="most for everything")
+    parser.add_argument("--folder", type=Path, help="where models and logs go, and stay")
+    parser.add_argument("--tiny", action="store_true", help="a dry run of this script on a CPU")
+    given = parser.parse_args()
+    folder = given.folder or Path(tempfile.mkdtemp(prefix="engines-gpu-"))
+    target, draft = _models(folder, given.tiny)
+    options = Options(
+        target, draft, given.tiny, given.gpus, given.prompt_tokens, given.tokens,
+        0.1 if given.tiny else given.memory_gb, given.deadline_ms, given.start_seconds,
+        (TINY if given.tiny else TARGET).vocabulary, time.monotonic() + given.seconds,
+    )  # fmt: skip
+    rows = Rows(options, folder / "logs")
+    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+    print(f"{card}, torch {torch.__version__}; logs in {folder / 'logs'}\n{HEADER}", flush=True)
+    failed = 0
+    for row in given.rows.split(","):
+        kind: Callable[[], Any] = getattr(rows, row)
+        began = time.monotonic()
+        try:
+            with kind() as rig:
+                print(f"{row:12} started in {time.monotonic() - began:.0f} s", flush=True)
+                for batch in map(int, given.batches.split(",")):
+                    print(f"{row:12} {measure(rig, options, batch)}", flush=True)
+        except Exception:  # noqa: BLE001 - the other rows are to be measured
+            failed += 1
+            print(f"{row:12} failed after {time.monotonic() - began:.0f} s", flush=True)
+            traceback.print_exc(limit=2, file=sys.stdout)
+            for log in sorted((folder / "logs" / row).glob("*.log")):
+                print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}", flush=True)
+    return 1 if failed else 0
+
+
+def _models(folder: Path, tiny: bool) -> tuple[Path, Path]:
+    def made(name: str, make: Callable[[Path], Path]) -> Path:
+        return folder / name if (folder / name / "model.safetensors").exists() else make(folder / name)
+
+    if tiny:
+        model = made("tiny", lambda path: random_model(path, TINY, torch.float32))
+        return model, model
+    shapes: tuple[Shape, Shape] = (TARGET, DRAFT)
+    return (
+        made("target", lambda path: empty_model(path, shapes[0])),
+        made("draft", lambda path: random_model(path, shapes[1], torch.bfloat16)),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
