@@ -263,7 +263,7 @@ def _counters(client: Client, rig: Rig) -> dict[str, float]:
 
 
 def _steps(clock: Path, began: float, ended: float, batch: int) -> tuple[float, float, float]:
-    """Of the steps that had all streams in them and drafts for them: ms in vLLM, ms proposing; and the share without."""
+    """Of steps with all streams in them and drafts for them: ms in vLLM, ms proposing; and the share without drafts."""
     lines = [tuple(map(float, line.split())) for line in clock.read_text().splitlines() if line.count(" ") == 4]
     full = [line for line in lines if began < line[0] < ended and line[3] == batch]
     drafted = [line for line in full if line[4] > 0] or [(0.0, float("nan"), float("nan"), 0.0, 0.0)]

@@ -1,0 +1,83 @@
+"""A draft worker with chains drafts what one without does, several sessions at a time, round after round."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from config.workers import DraftWorkerConfig
+from draft_worker.app import create_app
+from engines.torch.chain_buffers import ChainRow
+from engines.torch.chains import ChainRunner
+from tests.tiny_models import make_tiny_model
+from tests.wire import request
+from tests.worker_apps import running
+
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 1.0, "seed": 5},
+    {"temperature": 0.7, "top_p": 0.9, "seed": -8},
+    {"temperature": 1.3, "top_k": 12, "min_p": 0.02, "ignore_eos": True},
+    {"temperature": 0.9, "presence_penalty": 0.8},
+    {"temperature": 0.0, "ignore_eos": True},
+]
+MORE: list[dict[str, Any]] = [{}, {"draft_tokens": 9}, {"want_q": True}, {}, {}, {"num_candidates": 3}]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("models") / "draft", "qwen2")
+
+
+async def rounds(model: Path, chains: Literal["on", "off"], sessions: Sequence[int], count: int) -> list[Any]:
+    """What is drafted in each round for each session, of which a part is kept and something else follows."""
+    config = DraftWorkerConfig(
+        model=str(model), device="cpu", dtype="float32", threads=1, context_length=128, slots=6, chains=chains
+    )
+    kept = random.Random(3)
+    texts = [[kept.randrange(3, 380) for _ in range(4 + 11 * session)] for session in sessions]
+    held = [0] * len(texts)
+    told = []
+    async with running(create_app(config)) as client:
+        for number in range(count):
+            asked = [
+                request(
+                    list(ids), held[place], sampling=SAMPLINGS[session], session_id=f"s{session}", round=number,
+                    deadline_ms=20_000, **{"draft_tokens": 5, **MORE[session]},
+                )
+                for place, (session, ids) in enumerate(zip(sessions, texts, strict=True))
+            ]  # fmt: skip
+            answers = await asyncio.gather(*(client.post("/v1/draft", json=one) for one in asked))
+            assert [answer.status_code for answer in answers] == [200] * len(asked)
+            drafts = [answer.json()["candidates"] for answer in answers]
+            told.append(drafts)
+            for place, candidates in enumerate(drafts):
+                drafted = candidates[0]["token_ids"]
+                accepted = kept.randint(0, len(drafted))
+                held[place] = len(texts[place]) + accepted
+                texts[place] += [*drafted[:accepted], kept.randrange(3, 380)]
+    return told
+
+
+@pytest.mark.parametrize("sessions", [[0], [1], [2, 3], [0, 1, 2, 3, 4, 5]], ids=str)
+def test_chains_draft_what_single_steps_draft(
+    model: Path, monkeypatch: pytest.MonkeyPatch, sessions: list[int]
+) -> None:
+    lengths: list[int] = []
+    run = ChainRunner.run
+
+    def counted(self: ChainRunner, chains: Sequence[ChainRow]) -> list[list[int]]:
+        found = run(self, chains)
+        lengths.extend(map(len, found))
+        return found
+
+    monkeypatch.setattr(ChainRunner, "run", counted)
+    plain = asyncio.run(rounds(model, "off", sessions, 5))
+    assert not lengths
+    assert asyncio.run(rounds(model, "on", sessions, 5)) == plain
+    assert sum(lengths) > len(lengths) > 0, "chains of several tokens were drawn"
