@@ -172,8 +172,8 @@ class Rows:
         settings: dict[str, Any] = {"context_length": options.context_length, "slots": 32, "dtype": options.dtype}
         if options.tiny:
             settings |= {"chains": "on", "threads": 1}
-        elif options.gpus > 1:
-            settings["device"] = "cuda:1"
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = "1" if options.gpus > 1 else "0"
         return stack.draft(options.draft, **settings)
 
     def _serve(self, stack: Stack, speculative: dict[str, Any] | None, *more: str) -> Process:

@@ -24,6 +24,10 @@ class GraphPool:
         """What does the same as `function`, which runs a few times now. Elsewhere than on CUDA the function itself."""
         if self._pool is None:
             return function
+        with torch.cuda.device(self._device):
+            return self._captured(function)
+
+    def _captured(self, function: Callable[[], None]) -> Callable[[], None]:
         stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(stream):

@@ -36,7 +36,8 @@ def slot_attention(
     if query.is_cuda:
         from engines.torch.slot_kernel import attend  # triton is there with CUDA alone
 
-        return attend(query, key, value, keys[layer], values[layer], slots, positions, slot_length, scaling)
+        with torch.cuda.device(query.device):  # triton launches on the current one
+            return attend(query, key, value, keys[layer], values[layer], slots, positions, slot_length, scaling)
     places = slots * slot_length + positions
     keys[layer].index_copy_(0, places, key.transpose(0, 1))
     values[layer].index_copy_(0, places, value.transpose(0, 1))
