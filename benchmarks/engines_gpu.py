@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import time
@@ -293,8 +294,7 @@ def main() -> int:
         (TINY if given.tiny else TARGET).vocabulary, time.monotonic() + given.seconds,
     )  # fmt: skip
     rows = Rows(options, folder / "logs")
-    card = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    print(f"{card}, torch {torch.__version__}; logs in {folder / 'logs'}\n{HEADER}", flush=True)
+    print(f"{_card()}, torch {torch.__version__}; logs in {folder / 'logs'}\n{HEADER}", flush=True)
     failed = 0
     for row in given.rows.split(","):
         kind: Callable[[], Any] = getattr(rows, row)
@@ -311,6 +311,15 @@ def main() -> int:
             for log in sorted((folder / "logs" / row).glob("*.log")):
                 print(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}", flush=True)
     return 1 if failed else 0
+
+
+def _card() -> str:
+    """Asked of another program, as torch would take some of the card's memory."""
+    try:
+        command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
+        return " and ".join(subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.splitlines())
+    except OSError:
+        return "CPU"
 
 
 def _models(folder: Path, tiny: bool) -> tuple[Path, Path]:

@@ -59,12 +59,10 @@ def empty_model(folder: Path, shape: Shape) -> Path:
 
 
 def random_model(folder: Path, shape: Shape, dtype: torch.dtype) -> Path:
-    """A whole model with random weights."""
+    """A whole model with random weights, made on the CPU: a GPU's memory is for what is measured."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
-        model = AutoModelForCausalLM.from_config(shape.config(), dtype=dtype)
-    model.save_pretrained(folder)
+    AutoModelForCausalLM.from_config(shape.config(), dtype=dtype).save_pretrained(folder)
     _tokenizer(shape.vocabulary).save_pretrained(folder)
     return folder
 
