@@ -10,21 +10,27 @@ import os
 from typing import Any
 
 from config.workers import TargetWorkerConfig
+from tandem import services
 from tandem.cli import main
-from target_worker.vllm_drafting import Drafting
 
 PROPOSER = "benchmarks.timed_proposer.TimedProposer"
+_set_up = services._set_up_worker
 
 
-def _measured(arguments: Any) -> Any:
-    def more(self: Drafting, config: TargetWorkerConfig) -> dict[str, Any]:
-        found: dict[str, Any] = arguments(self, config)
+def _set_up_measured(settings: Any) -> None:
+    _set_up(settings)
+    from target_worker.vllm_drafting import Drafting  # imports torch, which must find its environment set up
+
+    arguments = Drafting.arguments
+
+    def measured(self: Drafting, config: TargetWorkerConfig) -> dict[str, Any]:
+        found = arguments(self, config)
         found["speculative_config"] |= {"model": PROPOSER, **json.loads(os.environ["SYNTHETIC_RATES"])}
         return found
 
-    return more
+    Drafting.arguments = measured  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
-    Drafting.arguments = _measured(Drafting.arguments)  # type: ignore[method-assign]
+    services._set_up_worker = _set_up_measured
     main()
