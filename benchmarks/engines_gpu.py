@@ -290,7 +290,7 @@ def main() -> int:
     target, draft = _models(folder, given.tiny)
     options = Options(
         target, draft, given.tiny, given.gpus, given.prompt_tokens, given.tokens,
-        0.1 if given.tiny else given.memory_gb, given.deadline_ms, given.start_seconds,
+        0.1 if given.tiny else given.memory_gb, 5_000.0 if given.tiny else given.deadline_ms, given.start_seconds,
         (TINY if given.tiny else TARGET).vocabulary, time.monotonic() + given.seconds,
     )  # fmt: skip
     rows = Rows(options, folder / "logs")
