@@ -14,208 +14,31 @@ Needs vLLM and Tandem's requirements for a worker. `--gpus 2` gives the draft a 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import httpx
 import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.client import Answer, Client
 from benchmarks.gpu_models import DRAFT, TARGET, TINY, Shape, empty_model, random_model
-from benchmarks.processes import ROOT, Process, Stack, free_port
-from benchmarks.synthetic_target import PROPOSER
+from benchmarks.gpu_rows import Options, Rig, Rows
 
-GAMMA = 5
-RATES = [0.75**place for place in range(1, GAMMA + 1)]
 SETTLE = 16
 HEADER = (
     f"{'row':12} {'batch':>5} {'ms/token':>8} {'tok/round':>9} {'ms/round':>8}   "
     f"{'engine':>7} {'propose':>7} {'draft worker':>12} {'no draft':>8}"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    target: Path
-    draft: Path
-    tiny: bool
-    gpus: int
-    prompt_tokens: int
-    tokens: int
-    memory_gb: float
-    deadline_ms: float
-    start_seconds: float
-    vocabulary: int
-    until: float
-
-    @property
-    def synthetic(self) -> dict[str, Any]:
-        """On CPU vLLM has no such sampler; the tiny draft is the target, so that all is accepted."""
-        if self.tiny:
-            return {}
-        return {"rejection_sample_method": "synthetic", "synthetic_acceptance_rates": RATES}
-
-    @property
-    def vllm_args(self) -> dict[str, Any]:
-        if self.tiny:
-            return {"max_num_seqs": 32, "enforce_eager": True, "block_size": 32}
-        return {"max_num_seqs": 32, "load_format": "dummy", "gpu_memory_utilization": 0.8}
-
-    @property
-    def dtype(self) -> str:
-        return "float32" if self.tiny else "bfloat16"
-
-    @property
-    def context_length(self) -> int:
-        return 1024
-
-    def seconds_left(self, most: float) -> float:
-        """Raises TimeoutError where there are none."""
-        left = min(most, self.until - time.monotonic())
-        if left < 5.0:
-            raise TimeoutError("no time left for this row")
-        return left
-
-
-class Rows:
-    """The kinds of rows; each a context in which a client may measure, and may read how rounds went."""
-
-    def __init__(self, options: Options, logs: Path) -> None:
-        self._options = options
-        self._logs = logs
-
-    @contextmanager
-    def plain(self) -> Iterator[Rig]:
-        with Stack(self._logs / "plain") as stack:
-            yield Rig(self._serve(stack, None))
-
-    @contextmanager
-    def draft_model(self) -> Iterator[Rig]:
-        options = self._options
-        speculative = {"method": "draft_model", "model": str(options.draft), "num_speculative_tokens": GAMMA}
-        with Stack(self._logs / "draft_model") as stack:
-            yield Rig(self._serve(stack, speculative | options.synthetic))
-
-    @contextmanager
-    def serve(self) -> Iterator[Rig]:
-        options = self._options
-        speculative = {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": GAMMA}
-        with Stack(self._logs / "serve") as stack:
-            draft = self._draft(stack)
-            told = {"tandem": {"draft_url": [draft.url], "deadline_ms": options.deadline_ms}}
-            vllm = self._serve(stack, speculative | options.synthetic, "--additional-config", json.dumps(told))
-            draft.wait_ready(options.seconds_left(options.start_seconds))
-            yield Rig(vllm, draft, self._clock)
-
-    @contextmanager
-    def tandem(self) -> Iterator[Rig]:
-        options = self._options
-        with Stack(self._logs / "tandem") as stack:
-            draft = self._draft(stack)
-            os.environ["SYNTHETIC_RATES"] = json.dumps(options.synthetic)
-            port = free_port()
-            settings = {
-                "model": str(options.target),
-                "engine": "vllm",
-                "vllm_args": json.dumps(options.vllm_args),
-                "memory_gb": str(options.memory_gb),
-                "dtype": options.dtype,
-                "context_length": str(options.context_length),
-                "draft_workers": json.dumps([draft.url]),
-                "most_drafted": str(GAMMA),
-                "draft_deadline_ms": str(options.deadline_ms),
-            }
-            command = [sys.executable, "-m", "benchmarks.synthetic_target", "target"]
-            command += ["--host", "127.0.0.1", "--port", str(port)]
-            variables = {f"TANDEM_TARGET_{name}".upper(): value for name, value in settings.items()}
-            target = Process("target", command, port, stack.logs / "target.log", self._environment() | variables)
-            stack.processes.append(target)
-            gateway = stack.gateway([target.url], [draft.url], draft_tokens=GAMMA)
-            for process in (draft, target, gateway):
-                process.wait_ready(options.seconds_left(options.start_seconds))
-            yield Rig(gateway, draft, self._clock)
-
-    @property
-    def _clock(self) -> Path:
-        return self._logs / "proposer.log"
-
-    def _environment(self) -> dict[str, str]:
-        ours = {
-            "TIMED_PROPOSER_LOG": str(self._clock),
-            "VLLM_USE_FLASHINFER_SAMPLER": "0",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        }
-        if self._options.tiny:
-            ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
-        else:
-            ours["CUDA_VISIBLE_DEVICES"] = "0"
-        return {**os.environ, **ours}
-
-    def _draft(self, stack: Stack) -> Process:
-        options = self._options
-        settings: dict[str, Any] = {"context_length": options.context_length, "slots": 32, "dtype": options.dtype}
-        if options.tiny:
-            settings |= {"chains": "on", "threads": 1}
-        else:
-            os.environ["CUDA_VISIBLE_DEVICES"] = "1" if options.gpus > 1 else "0"
-        return stack.draft(options.draft, **settings)
-
-    def _serve(self, stack: Stack, speculative: dict[str, Any] | None, *more: str) -> Process:
-        """vLLM's own server."""
-        options = self._options
-        port = free_port()
-        command = [
-            sys.executable,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
-        command += ["--model", str(options.target), "--served-model-name", "target", "--dtype", options.dtype]
-        command += ["--max-model-len", str(options.context_length)]
-        command += ["--kv-cache-memory-bytes", str(int(options.memory_gb * 2**30))]
-        for name, value in options.vllm_args.items():
-            flag = f"--{name.replace('_', '-')}"
-            command += [flag] if value is True else [flag, str(value)]
-        if speculative is not None:
-            command += ["--speculative-config", json.dumps(speculative)]
-        process = Process("vllm", [*command, *more], port, stack.logs / "vllm.log", self._environment())
-        stack.processes.append(process)
-        until = time.monotonic() + options.seconds_left(options.start_seconds)
-        while time.monotonic() < until and process._process.poll() is None:
-            with suppress(httpx.HTTPError):
-                if httpx.get(f"{process.url}/health", timeout=2.0, trust_env=False).status_code == 200:
-                    return process
-            time.sleep(0.2)
-        raise RuntimeError(f"vLLM does not answer:\n{process.log_tail()}")
-
-
-@dataclass(frozen=True, slots=True)
-class Rig:
-    """Whom to ask, and where to read of rounds: the server, the draft worker, the timed proposer's log."""
-
-    server: Process
-    draft: Process | None = None
-    clock: Path | None = None
 
 
 def measure(rig: Rig, options: Options, batch: int) -> str:
@@ -227,6 +50,7 @@ def measure(rig: Rig, options: Options, batch: int) -> str:
             prompt = [chooser.randrange(300, options.vocabulary - 10) for _ in range(options.prompt_tokens)]
             return client.complete(prompt, stream=True, max_tokens=options.tokens, temperature=0.0, ignore_eos=True)
 
+        _await_drafts(client, rig)
         list(pool.map(ask, range(batch)))
         before, began = _counters(client, rig), time.time()
         answers = list(pool.map(ask, range(batch)))
@@ -241,6 +65,13 @@ def measure(rig: Rig, options: Options, batch: int) -> str:
         worker = 1e3 * grown["draft_seconds"] / max(1.0, grown["draft_calls"])
         line += f"{engine:7.2f} {propose:7.2f} {worker:12.2f} {undrafted:8.0%}"
     return line
+
+
+def _await_drafts(client: Client, rig: Rig) -> None:
+    """The proposer looks for its draft worker more and more seldom, until it is there."""
+    until = time.monotonic() + 40.0
+    while rig.draft is not None and time.monotonic() < until and not _counters(client, rig)["drafts"]:
+        client.complete([*range(300, 332)], max_tokens=24, temperature=0.0, ignore_eos=True)
 
 
 def _counters(client: Client, rig: Rig) -> dict[str, float]:
@@ -279,7 +110,7 @@ def main() -> int:
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--prompt-tokens", type=int, default=256)
     parser.add_argument("--tokens", type=int, default=192)
-    parser.add_argument("--memory-gb", type=float, default=5.0, help="vLLM's keys and values")
+    parser.add_argument("--memory-gb", type=float, default=4.0, help="vLLM's keys and values")
     parser.add_argument("--deadline-ms", type=float, default=50.0, help="how long a step waits for drafts")
     parser.add_argument("--start-seconds", type=float, default=240.0, help="most that a process may take to start")
     parser.add_argument("--seconds", type=float, default=540.0, help="most for everything")

@@ -67,15 +67,15 @@ class Process:
                 start_new_session=True,
             )
 
-    def wait_ready(self, timeout: float = READY_SECONDS) -> float:
-        """Wait until /ready answers 200; the seconds that took. Raises RuntimeError with the log's end."""
+    def wait_ready(self, timeout: float = READY_SECONDS, path: str = "/ready") -> float:
+        """Wait until `path` answers 200; the seconds that took. Raises RuntimeError with the log's end."""
         began = time.monotonic()
         with httpx.Client(timeout=2.0, trust_env=False) as client:
             while time.monotonic() - began < timeout:
                 if self._process.poll() is not None:
                     raise RuntimeError(f"{self.name} ended with {self._process.returncode}:\n{self.log_tail()}")
                 with suppress(httpx.HTTPError):
-                    if client.get(f"{self.url}/ready").status_code == 200:
+                    if client.get(f"{self.url}{path}").status_code == 200:
                         return time.monotonic() - began
                 time.sleep(_POLL_SECONDS)
         raise RuntimeError(f"{self.name} is not ready after {timeout:g} s:\n{self.log_tail()}")
