@@ -34,7 +34,7 @@ class _Product:
     def part(self, index: int, values: Tensor) -> Tensor:
         if self._input is not values or self._waiting[index] is None:
             self._input = values
-            self._waiting = list(linear(values, self.weight, self.bias).split(self.sizes, dim=-1))
+            self._waiting = list(linear(values, self.weight, self.bias).split_with_sizes(self.sizes, -1))
         part = self._waiting[index]
         assert part is not None
         self._waiting[index] = None
@@ -50,9 +50,9 @@ class FusedPart(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self._product, self._index = product, index
-        own = product.weight.split(product.sizes)[index]
+        own = product.weight.split_with_sizes(product.sizes)[index]
         self.weight = nn.Parameter(own, requires_grad=False)
-        bias = None if product.bias is None else product.bias.split(product.sizes)[index]
+        bias = None if product.bias is None else product.bias.split_with_sizes(product.sizes)[index]
         self.bias = None if bias is None else nn.Parameter(bias, requires_grad=False)
 
     def forward(self, values: Tensor) -> Tensor:
@@ -68,8 +68,8 @@ def fuse_siblings(model: nn.Module) -> int:
     products = 0
     for parent in list(model.modules()):
         for names in _SIBLINGS:
-            layers = [getattr(parent, name, None) for name in names]
-            if not _alike(layers):
+            layers = [layer for name in names if type(layer := getattr(parent, name, None)) is nn.Linear]
+            if len(layers) < len(names) or not _alike(layers):
                 continue
             product = _Product(layers)
             for index, (name, layer) in enumerate(zip(names, layers, strict=True)):
@@ -78,11 +78,6 @@ def fuse_siblings(model: nn.Module) -> int:
     return products
 
 
-def _alike(layers: Sequence[object]) -> bool:
-    kinds = {
-        (layer.in_features, layer.bias is None, layer.weight.dtype, layer.weight.device)
-        if type(layer) is nn.Linear
-        else None
-        for layer in layers
-    }
-    return len(kinds) == 1 and None not in kinds
+def _alike(layers: Sequence[nn.Linear]) -> bool:
+    kinds = {(layer.in_features, layer.bias is None, layer.weight.dtype, layer.weight.device) for layer in layers}
+    return len(kinds) == 1
