@@ -34,6 +34,7 @@ from benchmarks.client import Answer, Client
 from benchmarks.gpu_models import DRAFT, TARGET, TINY, Shape, empty_model, random_model
 from benchmarks.gpu_rows import Options, Rig, Rows
 
+ROWS = ("tandem", "plain", "serve", "draft_model")
 SETTLE = 16
 HEADER = (
     f"{'row':12} {'batch':>5} {'ms/token':>8} {'tok/round':>9} {'ms/round':>8}   "
@@ -105,7 +106,7 @@ def _steps(clock: Path, began: float, ended: float, batch: int) -> tuple[float, 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", default="tandem,plain,serve,draft_model")
+    parser.add_argument("--rows", default=",".join(ROWS))
     parser.add_argument("--batches", default="1,8")
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--prompt-tokens", type=int, default=256)
@@ -117,6 +118,9 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where models and logs go, and stay")
     parser.add_argument("--tiny", action="store_true", help="a dry run of this script on a CPU")
     given = parser.parse_args()
+    names = given.rows.split(",")
+    if not set(names) <= set(ROWS):
+        parser.error(f"--rows takes {', '.join(ROWS)}")
     folder = given.folder or Path(tempfile.mkdtemp(prefix="engines-gpu-"))
     target, draft = _models(folder, given.tiny)
     options = Options(
@@ -127,7 +131,7 @@ def main() -> int:
     rows = Rows(options, folder / "logs")
     print(f"{_card()}, torch {torch.__version__}; logs in {folder / 'logs'}\n{HEADER}", flush=True)
     failed = 0
-    for row in given.rows.split(","):
+    for row in names:
         kind: Callable[[], Any] = getattr(rows, row)
         began = time.monotonic()
         try:
