@@ -160,15 +160,8 @@ class Rows:
         """vLLM's own server."""
         options = self._options
         port = free_port()
-        command = [
-            sys.executable,
-            "-m",
-            "vllm.entrypoints.openai.api_server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-        ]
+        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
         command += ["--model", str(options.target), "--served-model-name", "target", "--dtype", options.dtype]
         command += ["--max-model-len", str(options.context_length)]
         command += ["--kv-cache-memory-bytes", str(int(options.memory_gb * 2**30))]
