@@ -39,6 +39,16 @@ def is_chain(chains: Chains | None, piece: Piece) -> bool:
     return chains is not None and piece.whole and feed.chain > 0 and chains.takes(piece.row, feed.rows[0])
 
 
+def shortened(chains: Chains | None, pieces: Sequence[Piece]) -> list[Piece]:
+    """The pieces; of those whose context alone is too long for a chain all but its last token, so that one comes next.
+
+    Otherwise a drafter that fell behind by a few tokens would go on token by token, and fall behind for good.
+    """
+    if chains is None:
+        return list(pieces)
+    return [_context(piece) if _is_late(chains, piece) else piece for piece in pieces]
+
+
 def draw_chains(chains: Chains, pieces: Sequence[Piece]) -> Chained:
     """Draw all pieces' chains. One that gives no token is not fed: its feed then asks for a pass, the ordinary way.
 
@@ -56,6 +66,18 @@ def draw_chains(chains: Chains, pieces: Sequence[Piece]) -> Chained:
         else:
             piece.feed.chain = 0
     return Chained(fed, drawn, len(pieces), seconds)
+
+
+def _is_late(chains: Chains, piece: Piece) -> bool:
+    row, feed = piece.row, piece.feed
+    if not piece.whole or not feed.chain or len(row.token_ids) < 2 or is_chain(chains, piece):
+        return False
+    return chains.takes(replace(row, token_ids=row.token_ids[-1:], logits_from=0), feed.rows[0])
+
+
+def _context(piece: Piece) -> Piece:
+    token_ids = piece.row.token_ids[:-1]
+    return replace(piece, row=replace(piece.row, token_ids=token_ids, logits_from=len(token_ids)), whole=False)
 
 
 def _no_distribution() -> Distribution:

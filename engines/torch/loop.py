@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from engines.torch.chained import draw_chains, is_chain
+from engines.torch.chained import draw_chains, is_chain, shortened
 from engines.torch.draws import draw_batch
 from engines.torch.jobs import Chains, Job, ModelRunner, Passed, Seat
 from engines.torch.plan import Pace
@@ -163,7 +163,7 @@ class EngineLoop:
         self._drop()
         self._admit()
         self._resume()
-        pieces = plan(self._active, self._pace, self._turn)
+        pieces = shortened(self._chains, plan(self._active, self._pace, self._turn))
         if pieces:
             self._turn += 1
             chained = [piece for piece in pieces if is_chain(self._chains, piece)]

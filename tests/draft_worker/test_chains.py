@@ -64,10 +64,8 @@ async def rounds(model: Path, chains: Literal["on", "off"], sessions: Sequence[i
     return told
 
 
-@pytest.mark.parametrize("sessions", [[0], [1], [2, 3], [0, 1, 2, 3, 4, 5]], ids=str)
-def test_chains_draft_what_single_steps_draft(
-    model: Path, monkeypatch: pytest.MonkeyPatch, sessions: list[int]
-) -> None:
+def chain_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each chain brings, from now on."""
     lengths: list[int] = []
     run = ChainRunner.run
 
@@ -77,7 +75,24 @@ def test_chains_draft_what_single_steps_draft(
         return found
 
     monkeypatch.setattr(ChainRunner, "run", counted)
+    return lengths
+
+
+@pytest.mark.parametrize("sessions", [[0], [1], [2, 3], [0, 1, 2, 3, 4, 5]], ids=str)
+def test_chains_draft_what_single_steps_draft(
+    model: Path, monkeypatch: pytest.MonkeyPatch, sessions: list[int]
+) -> None:
+    lengths = chain_lengths(monkeypatch)
     plain = asyncio.run(rounds(model, "off", sessions, 5))
     assert not lengths
     assert asyncio.run(rounds(model, "on", sessions, 5)) == plain
     assert sum(lengths) > len(lengths) > 0, "chains of several tokens were drawn"
+
+
+def test_a_context_too_long_for_a_chain_is_read_in_one_pass_before_it(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a worker that missed a few rounds would draft token by token, and miss the next ones too."""
+    lengths = chain_lengths(monkeypatch)
+    ((drafted,),) = asyncio.run(rounds(model, "on", [3], 1))
+    assert lengths == [len(drafted[0]["token_ids"])] == [5]

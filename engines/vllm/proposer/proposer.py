@@ -159,8 +159,12 @@ class TandemProposer:
         return self._paused > 0
 
     def _read(self, rows: list[_Row]) -> None:
-        """Have long contexts read beside the engine."""
-        unread = [row for row in rows if row.room > 0 and row.sequence.unread > READ_AHEAD and row.sequence.may_ask]
+        """Have contexts read beside the engine where they are long, or the worker has fallen behind."""
+        unread = [
+            row
+            for row in rows
+            if row.room > 0 and row.sequence.may_ask and (row.sequence.late or row.sequence.unread > READ_AHEAD)
+        ]
         if not unread or not self._worker.ready:
             return
         for row in unread:
@@ -172,21 +176,22 @@ class TandemProposer:
         def done(items: list[Json] | None) -> None:
             for index, row in enumerate(unread):
                 self._settle(row, items[index] if items is not None else None)
-                row.sequence.reading = False
+                row.sequence.reading = row.sequence.late = False
             self._forget([row.sequence for row in unread if row.sequence.gone])
 
         self._worker.read(ask, done)
 
     def _draft(self, rows: list[_Row], drafts: list[list[int]]) -> None:
         """Fill in the drafts of those rows whose context the worker knows, or can read in passing."""
-        asked = [row for row in rows if row.most > 0 and row.sequence.unread <= READ_AHEAD and row.sequence.may_ask][
-            :_MAX_ITEMS
-        ]
+        ready = [row for row in rows if row.most > 0 and row.sequence.may_ask and not row.sequence.late]
+        asked = [row for row in ready if row.sequence.unread <= READ_AHEAD][:_MAX_ITEMS]
         if not asked or not self._worker.ready:
             return
         seconds = self._pace.seconds
         items = self._worker.draft([self._question(row, row.most, seconds) for row in asked], seconds)
         if items is None:
+            for row in asked:
+                row.sequence.late = True
             return
         useful = False
         for row, item in zip(asked, items, strict=True):

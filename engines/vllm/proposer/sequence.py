@@ -22,6 +22,8 @@ class Sequence:
     def __init__(self, ids: Ids, num_prompt_tokens: int) -> None:
         self.num_prompt_tokens = num_prompt_tokens
         self.reading = False
+        self.late = False
+        """No answer came in time: the worker is to catch up with the text before it is asked for drafts again."""
         self.gone = False
         self._rests_until = 0.0
         self.restart()
