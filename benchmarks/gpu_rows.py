@@ -149,7 +149,12 @@ class Rows:
 
     def _draft(self, stack: Stack) -> Process:
         options = self._options
-        settings: dict[str, Any] = {"context_length": options.context_length, "slots": 32, "dtype": options.dtype}
+        settings: dict[str, Any] = {
+            "context_length": options.context_length,
+            "slots": 32,
+            "prefill_chunk_tokens": 4096,
+            "dtype": options.dtype,
+        }
         if options.tiny:
             settings |= {"chains": "on", "threads": 1}
         else:

@@ -27,11 +27,13 @@ logger = logging.getLogger(__name__)
 
 MAX_SEQUENCES = 32
 MAX_STEPS = 32
-MAX_TAIL = 4
-"""Tokens of context that a chain may begin with: after a round one, or two where all drafts were accepted."""
+MAX_TAIL = 16
+"""Tokens of context that a chain may begin with: after a round one, or two where all drafts were accepted; more where
+rounds went by without a draft. With fewer, a drafter that fell behind would need a pass of its own to catch up, which
+takes as long as a round, and would stay behind (measured on an H100 with eight streams)."""
 _SEQUENCES = (2, 4, 8, 16, MAX_SEQUENCES)
 """One sequence is computed as two: matrix products take as long, and torch.compile would compile for one anew."""
-_TAILS = (1, 2, MAX_TAIL)
+_TAILS = (1, 2, 4, MAX_TAIL)
 
 Replay = Callable[[], None]
 
