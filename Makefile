@@ -5,6 +5,8 @@
 SHELL := /bin/bash
 VENV ?= .venv
 VLLM_VENV ?= .venv-vllm
+# Test files run side by side, this many: much of a test of processes is waiting for them.
+JOBS ?= 2
 BIN := $(VENV)/bin
 ARGS ?=
 # The first Python at hand that is new enough; PYTHON=… chooses another.
@@ -18,7 +20,7 @@ run: $(VENV)/installed-worker
 	@exec $(BIN)/tandem up $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 test-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/installed-vllm

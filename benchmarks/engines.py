@@ -81,6 +81,10 @@ class Ways:
         """Tandem's torch engine and prompt lookup, γ adaptive, as shipped."""
         yield self._tandem(stack, stack.draft("lookup"), self._torch_target(stack)), {}
 
+    @property
+    def _eager(self) -> dict[str, Any]:
+        return {} if self.options.compile else {"enforce_eager": True}
+
     def _fixed(self) -> dict[str, Any]:
         return {"draft_tokens": self.options.draft_tokens, "adaptive_speculation": False}
 
@@ -90,6 +94,7 @@ class Ways:
             "max_model_len": self.options.context_length,
             "max_num_seqs": 8,
             "block_size": 32,
+            **self._eager,
             **(more or {}),
         }
         if speculative:
@@ -97,7 +102,7 @@ class Ways:
         return serve_vllm(stack, self.options.target, arguments, self.options.start_seconds, VLLM_CPU_KVCACHE_SPACE="1")
 
     def _vllm_target(self, stack: Stack, **settings: Any) -> Process:
-        arguments = {"block_size": 32, "max_num_seqs": 8}
+        arguments = {"block_size": 32, "max_num_seqs": 8, **self._eager}
         return stack.target(
             self.options.target,
             engine="vllm",
@@ -140,6 +145,7 @@ def main() -> None:
     parser.add_argument("--draft-tokens", type=int, default=4)
     parser.add_argument("--context-length", type=int, default=1024)
     parser.add_argument("--deadline-ms", type=float, default=5000.0, help="how long a step of vLLM waits for drafts")
+    parser.add_argument("--compile", action="store_true", help="let vLLM compile its models, minutes for every row")
     parser.add_argument("--start-seconds", type=float, default=300.0)
     options = parser.parse_args()
     problems = [prompt for _, prompt in human_eval()]

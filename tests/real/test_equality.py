@@ -59,7 +59,7 @@ def test_bundled_model_says_what_transformers_says(
 @pytest.mark.parametrize("cell", random.Random(1).sample(covering_array(), DRAWN_CELLS), ids=lambda cell: cell.name)
 def test_drawn_cells(bundled_services: Services, cell: Any) -> None:
     reference = Reference(bundled_services.client)
-    assert compare(bundled_services.client, reference, cell, SHORT[:1], max_tokens=20)["differences"] == []
+    assert compare(bundled_services.client, reference, cell, SHORT[:1], max_tokens=16)["differences"] == []
 
 
 def _transformers(folder: Path) -> Callable[[str, int], tuple[str, int]]:
