@@ -294,4 +294,5 @@ class TargetSide:
         last = self._failures[-1] if self._failures else None
         if isinstance(last, Busy):
             raise Overloaded("all target workers are busy", last.retry_after)
-        raise NoTarget(f"no target worker can go on: {last.message if last is not None else 'none is ready'}")
+        # What failed, and where, is for the operator: `Worker` has logged it.
+        raise NoTarget("no target worker can go on" if last is not None else "no target worker is ready")
