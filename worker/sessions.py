@@ -15,7 +15,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, EngineFailure, NotReady, StaleRound, WireError
+from protocol.errors import (
+    BadRequest,
+    ContextMismatch,
+    DeadlineExceeded,
+    EngineFailure,
+    NotReady,
+    StaleRound,
+    WireError,
+)
 from protocol.hashing import PrefixHashes
 from protocol.messages import Context, SequenceRequest
 
