@@ -12,6 +12,8 @@ from draft_worker.drafters.forced import ForcedDrafter, load_vocabulary
 from draft_worker.engine import DraftEngine
 from draft_worker.metrics import DraftMetrics
 from draft_worker.service import DraftService
+from engines.errors import ModelError
+from engines.vllm.versions import check_installed
 from protocol.messages import (
     DraftBatchItem,
     DraftBatchRequest,
@@ -50,7 +52,7 @@ def create_app(
         metrics.watch(gauges, counters)
         return service
 
-    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000)
+    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError)
     shell = Shell("Tandem draft worker", config, metrics, lifecycle.lifespan)
 
     async def draft(request: DraftRequest) -> DraftResponse:
@@ -85,6 +87,7 @@ def _load(
     on_death: Callable[[str], None],
 ) -> DraftEngine:
     if config.engine == "vllm":
+        check_installed()
         from draft_worker import vllm_engine
 
         return vllm_engine.load_drafter(config, metrics, progress, on_death)

@@ -100,7 +100,7 @@ class Fleet:
             if served != self._served:
                 self._served = served
         if self._served is None:
-            raise NotReady(f"no target worker has been reached yet: {self.ready()[1]}")
+            raise NotReady("no target worker has been reached yet")
         return self._served
 
     async def grammar_fault(self, grammar: Grammar) -> str | None:

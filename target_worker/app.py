@@ -9,6 +9,8 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 
 from config.workers import TargetWorkerConfig
+from engines.errors import ModelError
+from engines.vllm.versions import check_installed
 from protocol.errors import EngineFailure, WireError
 from protocol.messages import (
     GenerateRequest,
@@ -49,7 +51,7 @@ def create_app(
         )
         return service
 
-    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000)
+    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError)
     shell = Shell("Tandem target worker", config, metrics, lifecycle.lifespan)
 
     async def verify(request: VerifyRequest) -> VerifyResponse:
@@ -103,6 +105,7 @@ def _load(
     on_death: Callable[[str], None],
 ) -> TargetEngine:
     if config.engine == "vllm":
+        check_installed()
         from target_worker import vllm_engine
 
         return vllm_engine.load_target(config, metrics, progress, on_death)

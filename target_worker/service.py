@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 
 from config.workers import TargetWorkerConfig
-from protocol.errors import DeadlineExceeded, EngineFailure, WireError
+from protocol.errors import DeadlineExceeded
 from protocol.messages import (
     GenerateRequest,
     GrammarCheckRequest,
@@ -20,7 +20,7 @@ from target_worker.checks import check_generate, check_verify
 from target_worker.engine import TargetEngine
 from target_worker.metrics import TargetMetrics
 from worker.checks import check_grammar_type
-from worker.sessions import Call, Session, SessionTable
+from worker.sessions import Session, SessionTable
 
 
 class TargetService:
@@ -78,7 +78,7 @@ class TargetService:
 
         call = await self.sessions.start(request, work, takes_over=True)
         call.waiters += 1
-        call.task.add_done_callback(lambda task: rounds.close(_error(call)))
+        call.task.add_done_callback(lambda task: rounds.close(call.error()))
         context_tokens = request.context.start + len(request.context.token_ids)
         try:
             while True:
@@ -113,11 +113,3 @@ class TargetService:
 
 def _owner(session: Session[None]) -> int | None:
     return session.serial if session.key is not None else None
-
-
-def _error(call: Call) -> Exception | None:
-    """How an ended call ended, for who reads its rounds."""
-    if call.task.cancelled():
-        return call.overtaken or EngineFailure("the call was cancelled")
-    error = call.task.exception()
-    return error if isinstance(error, WireError) or error is None else EngineFailure("the engine failed")

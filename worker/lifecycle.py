@@ -47,12 +47,20 @@ class Lifecycle(Generic[S]):
     """Loads a service in a thread, holds it, and closes it at the end."""
 
     def __init__(
-        self, load: Callable[[Callable[[str], None]], S], on_failure: Callable[[str], None], drain_seconds: float
+        self,
+        load: Callable[[Callable[[str], None]], S],
+        on_failure: Callable[[str], None],
+        drain_seconds: float,
+        expected: type[Exception] | tuple[type[Exception], ...] = (),
     ) -> None:
-        """`load(progress)` tells what it is at; `on_failure(reason)` hears that it raised, or what `fail` was told."""
+        """`load(progress)` tells what it is at; `on_failure(reason)` hears that it raised, or what `fail` was told.
+
+        What it raises is logged with its traceback, but for `expected`: those say themselves what the user got wrong.
+        """
         self._load = load
         self._on_failure = on_failure
         self._drain_seconds = drain_seconds
+        self._expected = expected
         self._service: S | None = None
         self._draining = False
         self._failed = False
@@ -93,7 +101,8 @@ class Lifecycle(Generic[S]):
         try:
             service = self._load(self._progress)
         except Exception as error:
-            logger.exception("loading failed")
+            if not isinstance(error, self._expected):
+                logger.exception("loading failed")
             self.fail(str(error) or type(error).__name__, "loading failed: ")
             return
         if not self._failed:

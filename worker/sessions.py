@@ -15,7 +15,15 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, StaleRound, WireError
+from protocol.errors import (
+    BadRequest,
+    ContextMismatch,
+    DeadlineExceeded,
+    EngineFailure,
+    NotReady,
+    StaleRound,
+    WireError,
+)
 from protocol.hashing import PrefixHashes
 from protocol.messages import Context, SequenceRequest
 
@@ -41,17 +49,32 @@ def common_prefix(held: list[int], start: int, token_ids: list[int]) -> int:
 
 @dataclass(eq=False)
 class Call:
-    """One call in flight. `waiters` counts the requests that want its answer; with none left it is cancelled."""
+    """One call in flight. `waiters` counts the requests that want its answer; with none left it is cancelled.
+
+    `abandoned`: so it was, and nobody may wait for it any more. `ended_by`: what those that wait for it get instead.
+    """
 
     request: SequenceRequest
     task: asyncio.Task[Any]
     waiters: int = 0
-    overtaken: StaleRound | None = None
+    abandoned: bool = False
+    ended_by: WireError | None = None
 
     def overtake(self, reason: str) -> None:
         """Cancel the call; who waits for it gets StaleRound with this reason."""
-        self.overtaken = StaleRound(reason, "round")
+        self.end(StaleRound(reason, "round"))
+
+    def end(self, error: WireError) -> None:
+        """Cancel the call; who waits for it gets the error."""
+        self.ended_by = error
         self.task.cancel()
+
+    def error(self) -> WireError | None:
+        """How the call ended, which it must have, for who waits for it; None for well."""
+        if self.task.cancelled():
+            return self.ended_by or EngineFailure("the call was cancelled")
+        error = self.task.exception()
+        return error if isinstance(error, WireError) or error is None else EngineFailure("the engine failed")
 
 
 @dataclass(eq=False)
@@ -134,7 +157,7 @@ class SessionTable(Generic[S]):
         self._idle_seconds = idle_seconds
         self._sweep: asyncio.TimerHandle | None = None
         self._sessions: OrderedDict[str, Session[S]] = OrderedDict()
-        self._calls: set[asyncio.Task[Any]] = set()
+        self._calls: set[Call] = set()
         self.tokens = 0
         self.evictions = 0
 
@@ -152,8 +175,9 @@ class SessionTable(Generic[S]):
     ) -> Call:
         """Begin `work` on the request's session once its context is read, or join the equal call in flight.
 
-        A call of an older round is cancelled and waited for; with `takes_over`, one of the same round too. The caller
-        must go on to `result`. Raises StaleRound, ContextMismatch, BadRequest (another request under the same round),
+        A call of an older round is cancelled and waited for; with `takes_over`, one of the same round too. One that is
+        being cancelled because its callers left is waited for, then `work` begins: a retry may come that early. The
+        caller must go on to `result`. Raises StaleRound, ContextMismatch, BadRequest (another request under the same round),
         DeadlineExceeded.
         """
         session = self._session_for(request)
@@ -162,7 +186,8 @@ class SessionTable(Generic[S]):
         session.latest_round = request.round
         give_up = time.monotonic() + request.deadline_ms / 1000
         while (call := session.call) is not None:
-            if call.request.round == request.round and not takes_over and call.overtaken is None:
+            same = call.request.round == request.round and not takes_over
+            if same and call.ended_by is None and not call.abandoned:
                 if not (_same_question(call.request, request) and session.holds(request.context)):
                     raise BadRequest("another request of this round is in flight", "round")
                 return call
@@ -183,13 +208,17 @@ class SessionTable(Generic[S]):
         return self._begin(session, request, work)
 
     async def result(self, call: Call) -> Any:
-        """The call's answer. Cancelling the last that waits for it cancels the call. Raises what the work raises."""
+        """The call's answer. Cancelling the last that waits for it cancels the call. Raises what the work raises.
+
+        Where the call was cancelled and the caller was not, a WireError says why.
+        """
         call.waiters += 1
+        waiter = asyncio.current_task()
         try:
             return await asyncio.shield(call.task)
         except asyncio.CancelledError:
-            if call.overtaken is not None and call.task.cancelled():
-                raise call.overtaken from None
+            if call.task.cancelled() and waiter is not None and not waiter.cancelling() and (error := call.error()):
+                raise error from None
             raise
         finally:
             self.leave(call)
@@ -198,6 +227,7 @@ class SessionTable(Generic[S]):
         """One that waited for the call does so no more; the last to leave cancels it."""
         call.waiters -= 1
         if call.waiters == 0 and not call.task.done():
+            call.abandoned = True
             call.task.cancel()
 
     async def delete(self, key: str, patience: float = 5.0) -> bool:
@@ -213,16 +243,16 @@ class SessionTable(Generic[S]):
         return True
 
     async def close(self, patience: float) -> None:
-        """Give running calls `patience` seconds to end, then cancel them."""
+        """Give running calls `patience` seconds to end, then cancel them: who waits for them gets NotReady."""
         self._idle_seconds = math.inf
         if self._sweep is not None:
             self._sweep.cancel()
         if self._calls:
-            _, late = await asyncio.wait(self._calls, timeout=patience)
-            for task in late:
-                task.cancel()
-            if late:
-                await asyncio.wait(late, timeout=1.0)
+            await asyncio.wait([call.task for call in self._calls], timeout=patience)
+        if late := list(self._calls):
+            for call in late:
+                call.end(NotReady("the worker is shutting down"))
+            await asyncio.wait([call.task for call in late], timeout=1.0)
 
     def _session_for(self, request: SequenceRequest) -> Session[S]:
         key = request.session_id
@@ -247,16 +277,16 @@ class SessionTable(Generic[S]):
         task = asyncio.get_running_loop().create_task(work(session))
         call = session.call = Call(request, task)
         length = len(session.ids)
-        self._calls.add(task)
+        self._calls.add(call)
         self._trim()
 
         def ended(task: asyncio.Task[Any]) -> None:
-            self._calls.discard(task)
+            self._calls.discard(call)
             session.call = None
             session.used = time.monotonic()
             if not task.cancelled():
                 task.exception()  # Seen here, so that nothing complains where all that waited for it have left.
-            abandoned = task.cancelled() and call.overtaken is None and len(session.ids) == length
+            abandoned = task.cancelled() and call.ended_by is None and len(session.ids) == length
             session.answered |= not abandoned
             if session.key is not None and self._sessions.get(session.key) is session:
                 self._count(session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Callable
@@ -18,6 +19,8 @@ from server.workers.failures import Busy, Refused, SessionLost, TooLate, WorkerF
 from server.workers.pool import Pool
 from server.workers.session import Session
 from server.workers.worker import Worker
+
+log = logging.getLogger(__name__)
 
 _FIRST_BACKOFF = 0.05
 _MAX_BACKOFF = 1.0
@@ -294,4 +297,7 @@ class TargetSide:
         last = self._failures[-1] if self._failures else None
         if isinstance(last, Busy):
             raise Overloaded("all target workers are busy", last.retry_after)
-        raise NoTarget(f"no target worker can go on: {last.message if last is not None else 'none is ready'}")
+        if last is None:
+            raise NoTarget("no target worker is ready")
+        log.warning("no target worker can go on: %s", last.message)  # addresses and causes are not for the client
+        raise NoTarget("no target worker can go on")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, StaleRound
+from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, NotReady, StaleRound
 from protocol.hashing import PrefixHashes
 from protocol.messages import VerifyRequest
 from tests.wire import async_test, request
@@ -246,6 +246,54 @@ async def test_the_last_waiter_to_leave_cancels_the_call() -> None:
     await asyncio.wait({call.task})
     assert ends == ["end"]
     assert await table.call(verify_request([1])) == [1], "the same round may come again"
+
+
+@async_test
+async def test_a_retry_that_meets_the_call_its_caller_left_is_served_anew() -> None:
+    """The caller's departure cancels the call just as the retry comes, with the same session and round."""
+    table = Table()
+    release = asyncio.Event()
+
+    async def slow_to_end(session: Session[None]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await release.wait()
+
+    call = await table.sessions.start(verify_request([1, 2]), slow_to_end)
+    first = asyncio.ensure_future(table.sessions.result(call))
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait({first})
+    assert not call.task.done()
+    retries = [asyncio.ensure_future(table.call(verify_request([1, 2]))) for _ in range(2)]
+    await asyncio.sleep(0)
+    release.set()
+    assert await asyncio.gather(*retries) == [[1, 2], [1, 2]]
+    assert table.dropped == []
+
+
+@async_test
+async def test_one_that_waits_and_is_cancelled_itself_is_cancelled_even_where_the_call_was_overtaken() -> None:
+    table = Table()
+    call = await table.hang(verify_request([1]))
+    waiter = asyncio.ensure_future(table.sessions.result(call))
+    await asyncio.sleep(0)
+    call.overtake("a test")
+    waiter.cancel()
+    await asyncio.wait({waiter})
+    assert waiter.cancelled()
+
+
+@async_test
+async def test_who_waits_for_a_call_that_closing_cancels_is_told_so() -> None:
+    table = Table()
+    call = await table.hang(verify_request([1]))
+    waiter = asyncio.ensure_future(table.sessions.result(call))
+    await asyncio.sleep(0)
+    await table.sessions.close(0.01)
+    with pytest.raises(NotReady, match="shutting down"):
+        await waiter
 
 
 @async_test

@@ -18,6 +18,10 @@ from tests.server.workers.fake_worker import Answer, Cut, FakeWorker, Reply, err
 from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 
 
+PLAINLY = "^no target worker (can go on|is ready)$"
+"""What a client hears: neither a worker's address nor an exception's own words."""
+
+
 async def hang() -> None:
     await asyncio.sleep(100)
 
@@ -287,7 +291,7 @@ def test_all_targets_gone_before_the_first_token() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [FakeWorker("draft")], start_timeout_seconds=0.3) as fleet:
             await target.kill()
-            with pytest.raises(NoTarget):
+            with pytest.raises(NoTarget, match=PLAINLY):
                 await collect(fleet, request())
             await until(lambda: not fleet.ready()[0])
             with pytest.raises(NoTarget):
@@ -296,12 +300,27 @@ def test_all_targets_gone_before_the_first_token() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    "fault", [Cut(), error(500, "oops"), set_to(round=77), hang], ids=["cut", "500", "lie", "hangs"]
+)
+def test_what_targets_failed_of_is_logged_and_not_told(fault: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [], start_timeout_seconds=0.2, verify_timeout_seconds=0.2) as fleet:
+            target.always = fault
+            with pytest.raises(NoTarget, match=PLAINLY):
+                await collect(fleet, request())
+
+    asyncio.run(main())
+    assert "no target worker can go on: " in caplog.text
+
+
 def test_all_targets_gone_in_mid_stream() -> None:
     async def main() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [FakeWorker("draft")], recovery_timeout_seconds=0.3) as fleet:
             got: list[int] = []
-            with pytest.raises(NoTarget):  # noqa: PT012
+            with pytest.raises(NoTarget, match=PLAINLY):  # noqa: PT012
                 async for round_ in fleet.rounds(request(400)):
                     got += round_.token_ids
                     if len(got) > 20 and target.up:
