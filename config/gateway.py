@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from config.urls import worker_url
+
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
@@ -94,10 +96,7 @@ class GatewayConfig(BaseModel):
     @field_validator("target_urls", "draft_urls")
     @classmethod
     def _addresses(cls, urls: list[str]) -> list[str]:
-        for url in urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{url!r} is not an http:// or https:// address")
-        return [url.rstrip("/") for url in urls]
+        return [worker_url(url) for url in urls]
 
     @field_validator("draft_pools")
     @classmethod

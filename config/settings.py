@@ -38,6 +38,14 @@ class SettingsError(Exception):
     """Wrong settings: one line for each, naming it and where it came from."""
 
 
+class UnusableFile(Exception):
+    """The file that `setting` names cannot be used, which shows only as the service starts; the message says why."""
+
+    def __init__(self, setting: str, reason: str) -> None:
+        super().__init__(reason)
+        self.setting = setting
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """Values from one kind of source, and for each the name under which its user set it."""
@@ -79,8 +87,9 @@ def load(
     """
     named = {name: f"--{name.replace('_', '-')}" for name in model.model_fields} | dict(flag_names or {})
     given = {name: _flag_value(model.model_fields[name], named[name], value) for name, value in (flags or {}).items()}
+    faults: list[str] = []
     layers = [
-        *_file_layers(role, file),
+        *_file_layers(role, file, faults),
         _variable_layer(model, "TANDEM_", shared_fields() & model.model_fields.keys()),
         _short_model_variable(role),
         _variable_layer(model, variable(role, ""), model.model_fields.keys()),
@@ -92,10 +101,13 @@ def load(
         values |= layer.values
         origins |= layer.origins
     try:
-        return Loaded(model.model_validate(values), origins)
+        settings = model.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(model, role, origins, details) for details in error.errors()]
-        raise SettingsError("\n".join(dict.fromkeys(lines))) from None
+        faults += [_explain(model, role, origins, details) for details in error.errors()]
+        raise SettingsError("\n".join(dict.fromkeys(faults))) from None
+    if faults:
+        raise SettingsError("\n".join(faults))
+    return Loaded(settings, origins)
 
 
 def unknown_variables(environ: Iterable[str] | None = None) -> Iterator[str]:
@@ -125,8 +137,11 @@ def _short_model_variable(role: Role) -> Layer:
     return Layer({"model": value}, {"model": name}) if value else Layer({}, {})
 
 
-def _file_layers(role: Role, file: Path | None) -> list[Layer]:
-    """The file's shared keys, then the role's section. The other sections' keys are checked too."""
+def _file_layers(role: Role, file: Path | None, faults: list[str]) -> list[Layer]:
+    """The file's shared keys, then the role's section. The other sections' keys are checked too.
+
+    Unknown keys are added to `faults`. Raises SettingsError where the file has not the form of settings.
+    """
     source = "--config"
     if file is None:
         source = CONFIG_VARIABLE
@@ -136,15 +151,15 @@ def _file_layers(role: Role, file: Path | None) -> list[Layer]:
     content = _read(file, source)
     fields = ROLES[role].model_fields
     shared = {name: value for name, value in content.items() if name not in ROLES}
-    _refuse_unknown(f"{file}: ", shared, shared_fields() | ROLES.keys())
+    faults += _unknown(f"{file}: ", shared, shared_fields() | ROLES.keys())
     section: dict[str, Any] = {}
     for name, model in ROLES.items():
         keys = content.get(name) or {}
         if not isinstance(keys, dict):
             raise SettingsError(f"{file}: {name}: must be a section of settings, not {keys!r}")
-        _refuse_unknown(f"{file}: {name}.", keys, model.model_fields.keys())
+        faults += _unknown(f"{file}: {name}.", keys, model.model_fields.keys())
         if name == role:
-            section = keys
+            section = {key: value for key, value in keys.items() if key in model.model_fields}
     shared = {name: value for name, value in shared.items() if name in fields}
     return [
         Layer(shared, {name: f"{file}: {name}" for name in shared}),
@@ -169,11 +184,11 @@ def _read(file: Path, source: str) -> dict[str, Any]:
     return content
 
 
-def _refuse_unknown(prefix: str, keys: Mapping[Any, Any], known: Iterable[str]) -> None:
+def _unknown(prefix: str, keys: Mapping[Any, Any], known: Iterable[str]) -> Iterator[str]:
     names = set(known)
     for key in keys:
         if key not in names:
-            raise SettingsError(f"{prefix}{key}: no such setting{_did_you_mean(str(key), names)}")
+            yield f"{prefix}{key}: no such setting{_did_you_mean(str(key), names)}"
 
 
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -199,8 +214,11 @@ def _decode(text: str) -> Any:
 
 def _explain(model: type[BaseModel], role: Role, origins: Mapping[str, str], details: ErrorDetails) -> str:
     name = str(details["loc"][0]) if details["loc"] else ""
-    where = origins.get(name) or (f"{role}.{name}" if name else f"settings of {role}")
     message = details["msg"].removeprefix("Value error, ")
+    if not name:  # a check of several settings together begins with the one at fault
+        named, _, rest = message.partition(": ")
+        name, message = (named, rest) if named in model.model_fields else (name, message)
+    where = origins.get(name) or (f"{role}.{name}" if name else f"settings of {role}")
     message = message[:1].lower() + message[1:]
     field = model.model_fields.get(name)
     is_secret = field is None or "Secret" in str(field.annotation)

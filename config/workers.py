@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FilePath, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, SecretStr, model_validator
+
+from config.urls import worker_url
 
 LOOKUP_DRAFTER = "lookup"
 """The drafter that needs no model, as the value of `DraftWorkerConfig.model` and as a request's `draft_model`."""
 
-WorkerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+$")]
+WorkerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+$"), AfterValidator(worker_url)]
 Milliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
 
 

@@ -6,6 +6,10 @@ from typing import Any
 
 from protocol import errors as wire
 
+# What a client sent may be quoted, but not sent back whole.
+_MAX_MESSAGE_CHARS = 1000
+_MAX_PARAM_CHARS = 256
+
 
 class ApiError(Exception):
     """An answer other than success. `param` names the field at fault, `code` is stable, `message` is for people."""
@@ -36,7 +40,12 @@ class ApiError(Exception):
             self.headers["retry-after"] = str(max(1, round(retry_after)))
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
+        message, param = _cut(self.message, _MAX_MESSAGE_CHARS), self.param and _cut(self.param, _MAX_PARAM_CHARS)
+        return {"error": {"message": message, "type": self.type, "param": param, "code": self.code}}
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 class InvalidRequest(ApiError):

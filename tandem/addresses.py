@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 
 
 def service_url(host: str, port: int) -> str:
@@ -17,3 +18,19 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.lower() == "localhost"
+
+
+def listening_fault(host: str, port: int) -> str | None:
+    """Why nothing can listen there (the system's words, such as "Address already in use"); None: it can."""
+    fault = None
+    for family in (socket.AF_INET6,) if ":" in host else (socket.AF_INET, socket.AF_INET6):
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((host, port))
+                return None
+            except socket.gaierror as error:  # the name may have addresses of the other family
+                fault = error.strerror
+            except OSError as error:
+                return error.strerror
+    return fault

@@ -11,7 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from config.roles import DraftSettings, Role, ServeSettings, TargetSettings
-from config.settings import SettingsError, load, unknown_variables
+from config.settings import SettingsError, UnusableFile, load, unknown_variables
 from tandem.lifeline import hold_on, is_child
 from tandem.options import ConfigFile, flags_of, with_flags
 from tandem.up_flags import UP_FLAGS, settings_for_up
@@ -71,7 +71,11 @@ def serve(given: dict[str, Any], config: ConfigFile = None) -> None:
     settings = _settings("serve", ServeSettings, given, config)
     from tandem.services import run_gateway
 
-    run_gateway(settings)
+    try:
+        run_gateway(settings)
+    except UnusableFile as fault:
+        origins = load("serve", ServeSettings, flags=given, file=config).origins
+        raise SettingsError(f"{origins.get(fault.setting, fault.setting)}: {fault}") from None
 
 
 @app.command()
@@ -127,6 +131,21 @@ def doctor(
             as_json=as_json,
         )
     )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print Tandem's version.")
+    ] = False,
+) -> None:
+    """What may stand before a command."""
 
 
 @app.command()

@@ -8,16 +8,17 @@ import math
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from config.roles import DraftSettings, ServeSettings, TargetSettings
-from config.settings import SettingsError
-from tandem.addresses import is_loopback
+from config.settings import UnusableFile
+from tandem.addresses import is_loopback, listening_fault
 from tandem.connection import Connection
 
 logger = logging.getLogger("tandem")
@@ -103,23 +104,37 @@ class Runner:
 
 
 def run_gateway(settings: ServeSettings) -> None:
-    """Serve until a signal comes. Raises SettingsError where the file of API keys cannot be used."""
+    """Serve until a signal comes. Raises UnusableFile for API keys or certificates that cannot be read."""
+    _refuse_taken_port(settings.host, settings.port)
     from server.app import create_app
     from server.fleet import Fleet
 
     _set_up_logging(settings.log_level)
     if not (settings.api_keys or settings.api_key_file):
         warn_if_public(settings.host, "the gateway", "set TANDEM_SERVE_API_KEYS or --api-key-file")
-    try:
-        app = create_app(settings, Fleet(settings))
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"api_key_file: {error}") from None
+    with _file_of("worker_ca_file", settings.worker_ca_file):
+        fleet = Fleet(settings)
+    with _file_of("api_key_file", settings.api_key_file):
+        app = create_app(settings, fleet)
     runner = Runner(settings.host, settings.port, settings.drain_seconds)
     runner.run(app, end_requests=app.state.gateway.background.cancel)
 
 
+@contextmanager
+def _file_of(setting: str, path: Path | None) -> Iterator[None]:
+    """What goes wrong inside is for want of the file that the setting names. Raises UnusableFile."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if path is None:
+            raise
+        reason = "it is not UTF-8 text" if isinstance(error, ValueError) else error.strerror or str(error)
+        raise UnusableFile(setting, f"cannot read {path}: {reason}") from None
+
+
 def run_draft_worker(settings: DraftSettings) -> None:
     """Serve until a signal comes, or the model cannot be loaded."""
+    _refuse_taken_port(settings.host, settings.port)
     _set_up_worker(settings)
     from draft_worker.app import create_app
 
@@ -129,6 +144,7 @@ def run_draft_worker(settings: DraftSettings) -> None:
 
 def run_target_worker(settings: TargetSettings) -> None:
     """Serve until a signal comes, or the model cannot be loaded."""
+    _refuse_taken_port(settings.host, settings.port)
     _set_up_worker(settings)
     from target_worker.app import create_app
 
@@ -140,6 +156,12 @@ def warn_if_public(host: str, what: str, remedy: str) -> None:
     """A loud warning where others can reach a service that asks nobody for a key."""
     if not is_loopback(host):
         logger.warning("%s listens on %s and asks for no key: whoever can reach it may use it; %s", what, host, remedy)
+
+
+def _refuse_taken_port(host: str, port: int) -> None:
+    """Ends the process with code 1 and one line, before anything is loaded."""
+    if fault := listening_fault(host, port):
+        sys.exit(f"tandem: port {port} on {host} cannot be used ({fault}): free it, or choose another with --port")
 
 
 def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from types import FrameType
 import httpx
 from rich.console import Console
 
-from tandem.addresses import service_url
+from tandem.addresses import listening_fault, service_url
 from tandem.processes import DRAIN_SECONDS, Child, stop_all
 from tandem.progress import Progress
 
@@ -159,13 +158,8 @@ def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
 
 def refuse_taken_port(service: Service) -> None:
     """Raises Failure before anything is loaded where the port cannot be had."""
-    family = socket.AF_INET6 if ":" in service.host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((service.host, service.port))
-        except OSError as error:
-            raise Failure(
-                f"port {service.port} on {service.host}, for the {service.label}, cannot be used "
-                f"({error.strerror}): free it, or choose another with {service.port_flag}"
-            ) from None
+    if fault := listening_fault(service.host, service.port):
+        raise Failure(
+            f"port {service.port} on {service.host}, for the {service.label}, cannot be used "
+            f"({fault}): free it, or choose another with {service.port_flag}"
+        )

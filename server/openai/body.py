@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import orjson
 from fastapi import Request
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.requests import ClientDisconnect
 
 from server.errors import ApiError, InvalidRequest, NotSupported
@@ -17,8 +18,6 @@ from server.openai import options
 from server.sse import ClientGone
 
 R = TypeVar("R", bound=options.Request)
-
-_MAX_MESSAGE_CHARS = 500
 
 
 async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
@@ -64,31 +63,63 @@ def parse(model: type[R], body: bytes) -> R:
 
 def invalid(error: ValidationError, data: Any) -> InvalidRequest:
     """The error that goes deepest into the data: of a union's many, the one about the member that was meant."""
-    found = [
-        (_path(details["loc"], data, details["type"] == "missing"), details)
-        for details in error.errors(include_url=False)
-    ]
+    found = [(_path(details, data), details) for details in error.errors(include_url=False)]
     path, details = max(found, key=lambda item: len(item[0]))
     param = _spell(path)
     if details["type"] == "extra_forbidden":
         return InvalidRequest(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
-    if details["type"] == "missing":
+    if details["type"] in ("missing", "union_tag_not_found"):
         return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
-    message = details["msg"].removeprefix("Value error, ")[:_MAX_MESSAGE_CHARS]
+    # Where a field may be one of several things, each of them says what it wanted.
+    wanted = dict.fromkeys(_message(other) for where, other in found if where == path)
+    message = details["msg"].removeprefix("Value error, ")
+    if all(text is not None for text in wanted):
+        message = f"should be {' or '.join(text for text in wanted if text is not None)}"
     return InvalidRequest(f"Invalid value for '{param}': {message}", param=param, code="invalid_value")
 
 
-def _path(location: Sequence[str | int], data: Any, missing: bool) -> list[str | int]:
-    """The location without the names of union members, which are no part of the request."""
-    path: list[str | int] = []
-    for step in location:
-        known = step in data if isinstance(data, dict) else isinstance(data, list) and isinstance(step, int)
-        if known:
-            path.append(step)
-            data = data[step]
-    if missing:
-        path.append(location[-1])
-    return path
+def _message(details: ErrorDetails) -> str | None:
+    """What the value should have been, in JSON's words rather than this program's; None: the message says it all."""
+    match details["type"]:
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "an object"
+        case "list_type":
+            return "a list"
+        case "union_tag_invalid":
+            return f"one of {details['ctx']['expected_tags']}"
+    beginning, _, rest = details["msg"].partition("should be ")
+    return rest if beginning == "Input " else None
+
+
+def _path(details: ErrorDetails, data: Any) -> tuple[str | int, ...]:
+    """Where in the data the error is: its location without the names of union members, which are no part of it.
+
+    A member may be named as a field beside it is, so of the ways to read the location the one is meant that leads to
+    the very value the error is about.
+    """
+    location = details["loc"]
+    missing = location[-1:] if details["type"] == "missing" else ()
+    if details["type"].startswith("union_tag_") and "discriminator" in details.get("ctx", {}):
+        name = details["ctx"]["discriminator"]
+        missing = (name.strip("'"),) if name.startswith("'") else ()
+    where = location[:-1] if details["type"] == "missing" else location
+    readings = list(_readings(where, data))
+    exact = (path for path, value in readings if value is details["input"])
+    # A name that is wrong itself, as in metadata, is no value of the data.
+    return (*next(exact, max((path for path, _ in readings), key=len)), *missing)
+
+
+def _readings(location: tuple[str | int, ...], data: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Each way to take steps of the location in the data, and where it leads: those first that leave out early ones."""
+    if not location:
+        yield (), data
+        return
+    step, rest = location[0], location[1:]
+    if isinstance(step, str):
+        yield from _readings(rest, data)
+    if step in data if isinstance(data, dict) else isinstance(data, list) and isinstance(step, int):
+        for path, value in _readings(rest, data[step]):
+            yield (step, *path), value
 
 
 def _spell(path: Sequence[str | int]) -> str:

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, JsonValue
+from pydantic import Discriminator, Field, JsonValue, Tag
 
 from protocol.messages import TokenIds
 from server.openai.chat_schema import Message, Tool
 from server.openai.options import GenerationOptions, Request
 
-Prompt = (
-    str
-    | TokenIds
-    | Annotated[list[str], Field(min_length=1, max_length=128)]
-    | Annotated[list[TokenIds], Field(min_length=1, max_length=128)]
-)
+
+def _kind(prompt: Any) -> str | None:
+    """Of a prompt's forms the one that was meant: what is wrong is told about that one alone."""
+    if isinstance(prompt, str):
+        return "text"
+    if not isinstance(prompt, list):
+        return None
+    if not prompt or isinstance(prompt[0], int):
+        return "ids"
+    return "texts" if isinstance(prompt[0], str) else "lists of ids" if isinstance(prompt[0], list) else None
+
+
+Prompt = Annotated[
+    Annotated[str, Tag("text")]
+    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[list[str], Field(min_length=1, max_length=128), Tag("texts")]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=128), Tag("lists of ids")],
+    Discriminator(
+        _kind,
+        custom_error_type="prompt_form",
+        custom_error_message="Input should be a string, a list of strings, a list of token ids or a list of such lists",
+    ),
+]
 
 
 class CompletionRequest(GenerationOptions):

@@ -119,7 +119,8 @@ def choices_wanted(options: GenerationOptions, prompts: int, config: GatewayConf
     """n. Raises InvalidRequest beyond this server's limit."""
     wanted = options.n or 1
     if wanted * prompts > config.max_choices:
-        raise InvalidRequest(f"this server gives at most {config.max_choices} choices a request", param="n")
+        param = "prompt" if prompts > config.max_choices else "n"
+        raise InvalidRequest(f"this server gives at most {config.max_choices} choices a request", param=param)
     return wanted
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,12 @@ def test_a_wrong_value_in_the_file_is_named(file: Path) -> None:
     assert failure("draft", file=file).startswith(f"{file}: threads: ")
 
 
-def test_every_mistake_gets_its_line() -> None:
+def test_every_mistake_gets_its_line(file: Path) -> None:
     assert len(failure("target", flags={"port": "0", "threads": "0"}).splitlines()) == 2
+    file.write_text("serve: {draft_tokens: x, foo: 1}\ntarget: {bar: 1}\nbaz: 2\n")
+    assert [line.split(": ")[1] for line in failure("serve", file=file).splitlines()] == [
+        "baz", "serve.foo", "target.bar", "serve.draft_tokens",
+    ]  # fmt: skip
 
 
 def test_an_unknown_key_in_the_file_is_named(file: Path) -> None:
@@ -183,6 +188,28 @@ def test_variables_that_set_nothing_are_told() -> None:
 def test_settings_that_belong_to_one_engine() -> None:
     settings = load("target", TargetSettings, flags={"engine": "vllm", "vllm_args": '{"block_size": 32}'}).settings
     assert settings.vllm_args == {"block_size": 32}
-    assert "needs engine vllm" in failure("draft", flags={"vllm_args": '{"block_size": 32}'})
+    assert failure("draft", flags={"vllm_args": '{"block_size": 32}'}) == "--vllm-args: needs engine vllm"
     assert "VLLM_BATCH_INVARIANT" in failure("target", flags={"engine": "vllm", "batch_invariant": True})
     assert "CUDA_VISIBLE_DEVICES" in failure("target", flags={"engine": "vllm", "device": "cuda:1"})
+
+
+def test_a_check_of_several_settings_names_the_one_at_fault() -> None:
+    assert failure("draft", flags={"lookup_min_ngram": "9"}) == "--lookup-min-ngram: exceeds lookup_max_ngram"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a b:1", "http://a:99999", "http://a:0", "http://a:b", "http://", "http://:1", "http://[::1", "a:1",
+        "ftp://a", "http://a\n:1", "http://a?b", "http://a#b",
+    ],
+)  # fmt: skip
+def test_addresses_that_no_worker_can_have_are_refused(url: str) -> None:
+    assert failure("serve", flags={"target_urls": json.dumps([url])}).startswith("--target-urls: ")
+    assert failure("serve", flags={"draft_pools": json.dumps({"p": [url]})}).startswith("--draft-pools: ")
+    assert "draft-workers" in failure("target", flags={"draft_workers": json.dumps([url]), "engine": "vllm"})
+
+
+@pytest.mark.parametrize("url", ["http://a_b-1.example:65535", "https://[::1]:8002", "http://127.0.0.1", "http://ü:1"])
+def test_addresses_of_workers(url: str) -> None:
+    assert load("serve", ServeSettings, flags={"target_urls": json.dumps([f"{url}/"])}).settings.target_urls == [url]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,16 @@ def test_help_loads_nothing_heavy() -> None:
         (["serve"], {"TANDEM_SERVE_PORT": "many"}, "TANDEM_SERVE_PORT: "),
         (["up", "--config", "/no/such/file.yml"], {}, "--config: cannot read /no/such/file.yml"),
         (["doctor"], {"TANDEM_CONFIG": "/no/such/file.yml"}, "TANDEM_CONFIG: cannot read /no/such/file.yml"),
+        (
+            ["serve", "--port", "18765", "--api-key-file", "/no/such/keys"],
+            {},
+            "--api-key-file: cannot read /no/such/keys",
+        ),
+        (
+            ["serve", "--port", "18765", "--target-urls", "https://a:1"],
+            {"TANDEM_SERVE_WORKER_CA_FILE": "/no/such/ca"},
+            "TANDEM_SERVE_WORKER_CA_FILE: cannot read /no/such/ca",
+        ),
     ],
 )
 def test_a_wrong_setting_is_one_clear_line(arguments: list[str], variables: dict[str, str], expected: str) -> None:
@@ -79,6 +90,24 @@ def test_a_wrong_setting_is_one_clear_line(arguments: list[str], variables: dict
     assert result.stdout == ""
     [line] = result.stderr.splitlines()
     assert line.startswith(f"tandem: wrong setting: {expected}")
+
+
+@pytest.mark.parametrize("command", ["serve", "draft", "target"])
+def test_a_taken_port_is_one_clear_line(command: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run(command, "--port", str(port))
+    assert (result.returncode, result.stdout) == (1, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"tandem: port {port} on 127.0.0.1 cannot be used (Address already in use)")
+
+
+def test_the_version() -> None:
+    asked = CliRunner().invoke(app, ["--version"])
+    assert asked.exit_code == 0
+    assert asked.output == CliRunner().invoke(app, ["version"]).output
 
 
 def test_an_unknown_flag_is_refused() -> None:

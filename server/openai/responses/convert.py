@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import orjson
 
-from server.errors import ApiError, InvalidRequest, NotSupported
+from server.errors import ApiError, ContextLengthExceeded, InvalidRequest, NotSupported
 from server.openai import chat_schema as chat
 from server.openai.options import JsonSchemaFormat, ResponseFormat, SamplingOptions
 from server.openai.responses import items, schema
@@ -31,6 +31,8 @@ def as_chat(body: schema.ResponsesRequest) -> chat.ChatCompletionRequest:
     messages = list(_messages(body))
     if not messages:
         raise InvalidRequest("'input' must not be empty", param="input")
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("'stream_options' is only allowed with 'stream'", param="stream_options")
     logprobs = LOGPROBS in (body.include or ())
     if body.top_logprobs and not logprobs:
         raise InvalidRequest(f"'top_logprobs' needs '{LOGPROBS}' in 'include'", param="top_logprobs")
@@ -56,11 +58,13 @@ def as_chat(body: schema.ResponsesRequest) -> chat.ChatCompletionRequest:
 
 
 @contextmanager
-def own_words() -> Iterator[None]:
-    """Errors about the chat request become errors about the request that it was made from."""
+def own_words(body: schema.ResponsesRequest) -> Iterator[None]:
+    """Errors about the chat request become errors about `body`, that it was made from."""
     try:
         yield
     except ApiError as error:
+        if isinstance(error, ContextLengthExceeded) and len(body.instructions or "") > _size_of_input(body):
+            error.param = "instructions"
         for theirs, ours in _OWN_NAMES:
             error.message = error.message.replace(f"'{theirs}", f"'{ours}")
             if error.param is not None and error.param.startswith(theirs):
@@ -68,6 +72,11 @@ def own_words() -> Iterator[None]:
         if error.param is not None and error.param.startswith("tools["):
             error.param = error.param.replace(".function.", ".")
         raise
+
+
+def _size_of_input(body: schema.ResponsesRequest) -> int:
+    """In characters of JSON, which tells what of a prompt that is too long makes it so."""
+    return len(body.model_dump_json(include={"input"}, exclude_unset=True))
 
 
 def _messages(body: schema.ResponsesRequest) -> Iterator[chat.Message]:

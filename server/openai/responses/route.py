@@ -31,7 +31,7 @@ async def responses(
     body: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))],
 ) -> Response:
     """Answers a conversation, whole or as server-sent events; every call brings all of it, as nothing is stored."""
-    with own_words():
+    with own_words(body):
         model = served(gateway, body.model)
         text = await gateway.texts.get(model.tokenizer)
         chat = as_chat(body)

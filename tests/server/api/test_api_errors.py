@@ -50,13 +50,21 @@ def error(response: Any, status: int = 400) -> dict[str, Any]:
         ({"messages": []}, "messages"),
         ({"messages": "Hi"}, "messages"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [{"content": "Hi"}]}, "messages[0]"),
-        ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0]"),
+        ({"messages": [{"content": "Hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0].role"),
+        ({"messages": [5]}, "messages[0]"),
+        ({"messages": [{"role": "user", "user": "x"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": "x", "user": 1}]}, "messages[0].user"),
         ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-        ({"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "messages[0].content[0].type"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": "x", "cache_control": {}}]}]},
+            "messages[0].content[0].cache_control",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": "Hi", "foo": 1}]}, "messages[0].foo"),
         ({"messages": [{"role": "assistant"}]}, "messages[0]"),
         ({"messages": [{"role": "tool", "content": "Hi"}]}, "messages[0].tool_call_id"),
@@ -88,6 +96,7 @@ def error(response: Any, status: int = 400) -> dict[str, Any]:
         ({"speculative": {"strategy": "probabilistic", "num_candidates": 2}}, "speculative.num_candidates"),
         ({"speculative": "on"}, "speculative"),
         ({"model": 5}, "model"),
+        ({"metadata": {"x" * 65: "a"}}, f"metadata.{'x' * 65}"),
     ],
 )
 def test_a_bad_value_is_named(gateway: Running, changes: dict[str, Any], param: str) -> None:
@@ -156,6 +165,41 @@ def test_unknown_fields_are_named(gateway: Running) -> None:
     found = error(gateway.chat(temprature=1))
     assert (found["param"], found["code"]) == ("temprature", "unknown_parameter")
     assert found["message"] == "Unknown parameter: 'temprature'."
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stop": 5}, "Invalid value for 'stop': should be a valid string or a list"),
+        ({"speculative": "on"}, "Invalid value for 'speculative': should be an object"),
+        ({"messages": [5]}, "Invalid value for 'messages[0]': should be an object"),
+        ({"messages": [{"content": "Hi"}]}, "Missing required parameter: 'messages[0].role'."),
+        (
+            {"tool_choice": 5},
+            "Invalid value for 'tool_choice': should be 'none', 'auto' or 'required' or an object",
+        ),
+        (
+            {"messages": [{"role": "robot"}]},
+            "Invalid value for 'messages[0].role': should be one of 'system', 'developer', 'user', 'assistant', 'tool'",
+        ),
+    ],
+)
+def test_what_was_wanted_is_said_in_words_of_json(gateway: Running, changes: dict[str, Any], message: str) -> None:
+    assert error(gateway.chat(**changes))["message"] == message
+
+
+def test_what_was_sent_is_not_sent_back_whole(gateway: Running) -> None:
+    long = "x" * 200_000
+    named = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    for changes in [
+        {long: 1},
+        {"logit_bias": {long: 101}},
+        {"messages": [{"role": long}]},
+        {**named, "tool_choice": {"type": "function", "function": {"name": long}}},
+    ]:
+        response = gateway.chat(**changes)
+        error(response)
+        assert len(response.text) < 2000
 
 
 def test_missing_fields_are_named(gateway: Running) -> None:

@@ -285,6 +285,17 @@ def test_a_failure_after_a_comment_still_begins_as_a_stream(start: Start) -> Non
         ({"messages": []}, "messages"),
         ({"input": None}, "input"),
         ({"input": []}, "input"),
+        ({"input": [5]}, "input[0]"),
+        ({"input": [{"type": "message", "message": {"role": "user"}, "content": "x"}]}, "input[0].role"),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": "a", "foo": 2}]}]},
+            "input[0].content[0].foo",
+        ),
+        (
+            {"input": [{"type": "function_call_output", "call_id": "c", "output": [{"type": "input_text", "text": "a",
+             "foo": 2}]}]},
+            "input[0].output[0].foo",
+        ),
         ({"input": [{"role": "user"}]}, "input[0].content"),
         ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
@@ -295,16 +306,24 @@ def test_a_failure_after_a_comment_still_begins_as_a_stream(start: Start) -> Non
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"max_output_tokens": 0}, "max_output_tokens"),
         ({"max_output_tokens": 100_000}, "input"),
+        ({"instructions": "x y " * 1000}, "instructions"),
+        ({"instructions": "x", "input": "x y " * 1000}, "input"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"include": ["all"]}, "include[0]"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
+        ({"text": {"format": {"type": "json_schema", "json_schema": {"name": "n"}}}}, "text.format.name"),
+        ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
         ({"text": {"format": {"type": "json_object"}}}, "text.format"),
         ({"text": {"verbosity": "low"}}, "text.verbosity"),
         ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
         ({"tools": [{"type": "web_search"}]}, "tools[0]"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
+        ({"tools": [5]}, "tools[0]"),
+        ({"tools": [{}]}, "tools[0].type"),
         ({"tools": [NOOP]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"stream": True, "stream_options": {"include_usage": True}}, "stream_options.include_usage"),
+        ({"stream_options": {}}, "stream_options"),
         ({"model": None}, "model"),
     ],
 )  # fmt: skip
@@ -312,6 +331,7 @@ def test_what_cannot_be_honoured_is_named(gateway: Running, changes: dict[str, A
     error = refused(gateway, **changes)
     assert error["param"] == param
     assert "messages" not in error["message"] or param == "messages"
+    assert "instance of" not in error["message"]
 
 
 @pytest.mark.parametrize(
