@@ -19,6 +19,8 @@ from server.sse import ClientGone
 
 R = TypeVar("R", bound=options.Request)
 
+_MAX_ERRORS = 100  # of one request, that are looked at for the one to tell
+
 
 async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
     """Raises ApiError with 413 beyond `max_bytes`, 408 where it takes longer than `seconds`."""
@@ -63,22 +65,21 @@ def parse(model: type[R], body: bytes) -> R:
 
 def invalid(error: ValidationError, data: Any) -> InvalidRequest:
     """The error that goes deepest into the data: of a union's many, the one about the member that was meant."""
-    found = [(_path(details, data), details) for details in error.errors(include_url=False)]
+    found = [(_path(details, data), details) for details in error.errors(include_url=False)[:_MAX_ERRORS]]
     path, details = max(found, key=lambda item: len(item[0]))
     param = _spell(path)
     if details["type"] == "extra_forbidden":
         return InvalidRequest(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
     if details["type"] in ("missing", "union_tag_not_found"):
         return InvalidRequest(f"Missing required parameter: '{param}'.", param=param, code="missing_required_parameter")
-    # Where a field may be one of several things, each of them says what it wanted.
-    wanted = dict.fromkeys(_message(other) for where, other in found if where == path)
-    message = details["msg"].removeprefix("Value error, ")
-    if all(text is not None for text in wanted):
-        message = f"should be {' or '.join(text for text in wanted if text is not None)}"
+    # Where a field may be one of several things, each of them says what it wanted; one that says more is the one meant.
+    same = [(_wanted(other), other["msg"]) for where, other in found if where == path]
+    said = [message.removeprefix("Value error, ") for wanted, message in same if wanted is None]
+    message = said[0] if said else f"should be {' or '.join(dict.fromkeys(wanted for wanted, _ in same if wanted))}"
     return InvalidRequest(f"Invalid value for '{param}': {message}", param=param, code="invalid_value")
 
 
-def _message(details: ErrorDetails) -> str | None:
+def _wanted(details: ErrorDetails) -> str | None:
     """What the value should have been, in JSON's words rather than this program's; None: the message says it all."""
     match details["type"]:
         case "model_type" | "model_attributes_type" | "dict_type":

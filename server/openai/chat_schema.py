@@ -32,7 +32,7 @@ class MediaPart(Request):
 
 
 Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type")]
-Content = str | Annotated[list[Part], Field(min_length=1)]
+Content = str | Annotated[list[Part], Field(min_length=1, fail_fast=True)]
 
 
 class InstructionMessage(Request):
@@ -65,7 +65,7 @@ class AssistantMessage(Request):
     content: Content | None = None
     name: str | None = None
     refusal: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
     annotations: list[JsonValue] | None = None
@@ -117,7 +117,7 @@ class PredictedContent(Request):
     """Text that much of the answer is expected to repeat: it becomes the draft."""
 
     type: Literal["content"]
-    content: str | list[TextPart]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)]
 
 
 class ChatCompletionRequest(GenerationOptions):
@@ -138,7 +138,7 @@ class ChatCompletionRequest(GenerationOptions):
         "thinking_token_budget": (None,),
     }
 
-    messages: list[Message] = Field(min_length=1)
+    messages: list[Message] = Field(min_length=1, fail_fast=True)
     max_completion_tokens: int | None = Field(default=None, ge=1, le=1_048_576)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)

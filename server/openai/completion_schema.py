@@ -54,7 +54,7 @@ class TokenizeRequest(Request):
 
     model: str | None = Field(default=None, max_length=512)
     prompt: str | None = None
-    messages: list[Message] | None = Field(default=None, min_length=1)
+    messages: list[Message] | None = Field(default=None, min_length=1, fail_fast=True)
     add_special_tokens: bool | None = Field(default=None, description="default: true for a prompt, false for messages")
     add_generation_prompt: bool = True
     continue_final_message: bool = False

@@ -54,7 +54,7 @@ Part = Annotated[
     Annotated[TextPart, Tag("text")] | Annotated[RefusalPart, Tag("refusal")] | Annotated[OtherPart, Tag("other")],
     by_type({"input_text": "text", "output_text": "text", "refusal": "refusal"}),
 ]
-Content = str | Annotated[list[Part], Field(min_length=1)]
+Content = str | Annotated[list[Part], Field(min_length=1, fail_fast=True)]
 
 
 class Message(Request):
@@ -92,8 +92,8 @@ class Reasoning(Request):
     """`content` goes to the template, where it takes such; summaries and what is encrypted do not."""
 
     type: Literal["reasoning"]
-    summary: list[Thought] | None = None
-    content: list[Thought] | None = None
+    summary: Annotated[list[Thought], Field(fail_fast=True)] | None = None
+    content: Annotated[list[Thought], Field(fail_fast=True)] | None = None
     encrypted_content: str | None = None
     id: str | None = None
     status: Status | None = None

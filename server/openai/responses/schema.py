@@ -86,7 +86,7 @@ class ResponsesRequest(SamplingOptions):
         "n": (None, 1),
     }
 
-    input: str | list[InputItem]
+    input: str | Annotated[list[InputItem], Field(fail_fast=True)]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS_PER_MESSAGE)
     tools: list[Tool] | None = Field(default=None, max_length=1024)
@@ -108,7 +108,9 @@ class ResponsesRequest(SamplingOptions):
             ]
         ]
         | None
-    ) = Field(default=None, description="all but the log-probabilities are of things that never come up here")
+    ) = Field(
+        default=None, max_length=64, description="all but the log-probabilities are of things that never come up here"
+    )
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
     chat_template_kwargs: dict[str, JsonValue] | None = Field(default=None, max_length=64)
     stream_options: StreamOptions | None = None

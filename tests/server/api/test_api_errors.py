@@ -171,6 +171,14 @@ def test_unknown_fields_are_named(gateway: Running) -> None:
     ("changes", "message"),
     [
         ({"stop": 5}, "Invalid value for 'stop': should be a valid string or a list"),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "Invalid value for 'messages[0].content': should be a valid string or a list",
+        ),
+        (
+            {"messages": [{"role": "user", "content": []}]},
+            "Invalid value for 'messages[0].content': List should have at least 1 item after validation, not 0",
+        ),
         ({"speculative": "on"}, "Invalid value for 'speculative': should be an object"),
         ({"messages": [5]}, "Invalid value for 'messages[0]': should be an object"),
         ({"messages": [{"content": "Hi"}]}, "Missing required parameter: 'messages[0].role'."),
