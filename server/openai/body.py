@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 import orjson
@@ -104,23 +104,25 @@ def _path(details: ErrorDetails, data: Any) -> tuple[str | int, ...]:
         name = details["ctx"]["discriminator"]
         missing = (name.strip("'"),) if name.startswith("'") else ()
     where = location[:-1] if details["type"] == "missing" else location
-    readings = list(_readings(where, data))
-    exact = (path for path, value in readings if value is details["input"])
+    reached = _reached(where, data)
     # A name that is wrong itself, as in metadata, is no value of the data.
-    return (*next(exact, max((path for path, _ in readings), key=len)), *missing)
+    furthest = max((path for path, _ in reached.values()), key=len)
+    path, _ = reached.get(id(details["input"]), (furthest, None))
+    return (*path, *missing)
 
 
-def _readings(location: tuple[str | int, ...], data: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Each way to take steps of the location in the data, and where it leads: those first that leave out early ones."""
-    if not location:
-        yield (), data
-        return
-    step, rest = location[0], location[1:]
-    if isinstance(step, str):
-        yield from _readings(rest, data)
-    if step in data if isinstance(data, dict) else isinstance(data, list) and isinstance(step, int):
-        for path, value in _readings(rest, data[step]):
-            yield (step, *path), value
+def _reached(location: tuple[str | int, ...], data: Any) -> dict[int, tuple[tuple[str | int, ...], Any]]:
+    """The values that the location may lead to, by id, each with its path (of several: leaving out the earliest steps)."""
+    reached: dict[int, tuple[tuple[str | int, ...], Any]] = {id(data): ((), data)}
+    for step in location:
+        following: dict[int, tuple[tuple[str | int, ...], Any]] = {}
+        for path, value in reached.values():
+            if isinstance(step, str):
+                following.setdefault(id(value), (path, value))
+            if step in value if isinstance(value, dict) else isinstance(value, list) and isinstance(step, int):
+                following.setdefault(id(value[step]), ((*path, step), value[step]))
+        reached = following
+    return reached
 
 
 def _spell(path: Sequence[str | int]) -> str:
