@@ -112,7 +112,7 @@ def _path(details: ErrorDetails, data: Any) -> tuple[str | int, ...]:
 
 
 def _reached(location: tuple[str | int, ...], data: Any) -> dict[int, tuple[tuple[str | int, ...], Any]]:
-    """The values that the location may lead to, by id, each with its path (of several: leaving out the earliest steps)."""
+    """The values that the location may lead to, by id, each with its path: of several, what leaves out early steps."""
     reached: dict[int, tuple[tuple[str | int, ...], Any]] = {id(data): ((), data)}
     for step in location:
         following: dict[int, tuple[tuple[str | int, ...], Any]] = {}
