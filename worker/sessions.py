@@ -177,8 +177,8 @@ class SessionTable(Generic[S]):
 
         A call of an older round is cancelled and waited for; with `takes_over`, one of the same round too. One that is
         being cancelled because its callers left is waited for, then `work` begins: a retry may come that early. The
-        caller must go on to `result`. Raises StaleRound, ContextMismatch, BadRequest (another request under the same round),
-        DeadlineExceeded.
+        caller must go on to `result`. Raises StaleRound, ContextMismatch, BadRequest (another request under the same
+        round), DeadlineExceeded.
         """
         session = self._session_for(request)
         if request.round < session.latest_round:

@@ -19,7 +19,6 @@ from target_worker.app import create_app as create_target
 from tests.wire import async_test, pause
 from worker.lifecycle import Lifecycle
 
-
 DRAFTING_WITH_VLLM = DraftWorkerConfig(engine="vllm", model="a/model")
 
 

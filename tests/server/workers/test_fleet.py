@@ -96,7 +96,7 @@ def test_a_draft_worker_given_as_a_target_is_refused() -> None:
         async with fleet_over([FakeWorker("draft")], []) as fleet:
             assert not fleet.ready()[0]
             assert "is a draft worker, configured as a target worker" in fleet.ready()[1]
-            with pytest.raises(NotReady, match="no target worker has been reached yet$"):
+            with pytest.raises(NotReady, match=r"no target worker has been reached yet$"):
                 fleet.model()
             with pytest.raises(NoTarget):
                 await collect(fleet, request())
