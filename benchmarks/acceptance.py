@@ -75,6 +75,7 @@ def main() -> None:
     parser.add_argument("--max-minutes", type=float, default=30.0)
     parser.add_argument("--prompts", type=int, default=8, help="HumanEval problems, spread over all 164")
     parser.add_argument("--tokens", type=int, default=64)
+    parser.add_argument("--candidates", type=int, choices=CANDIDATES, help="only the cells with this N")
     parser.add_argument("--again", action="store_true", help="forget earlier results")
     options = parser.parse_args()
     until = time.monotonic() + 60 * options.max_minutes
@@ -85,6 +86,7 @@ def main() -> None:
     if options.again or found.get("setup") != setup:
         found = {"setup": setup, "runs": {}}
     runs: dict[str, dict[str, Any]] = found["runs"]
+    wanted = [cell for cell in cells() if options.candidates in (None, cell["num_candidates"])]
     with Stack() as stack:
         workers: dict[str, Any] = {"slots": 4, "context_length": 1024}
         target = stack.target(options.target, **workers)
@@ -96,7 +98,7 @@ def main() -> None:
             process.wait_ready(60 * options.max_minutes)
         with Client(gateway.url, timeout=900) as client:
             # Prompt by prompt over all cells, so that a run cut short still compares like with like.
-            for (task, prompt), cell in itertools.product(chosen, cells()):
+            for (task, prompt), cell in itertools.product(chosen, wanted):
                 name = f"{task} {' '.join(map(str, cell.values()))}"
                 if name in runs or time.monotonic() > until:
                     continue
@@ -106,7 +108,7 @@ def main() -> None:
                     raise SystemExit(f"{name}: {failure}") from failure
                 report.write("acceptance", found)
     rows = []
-    for cell in cells():
+    for cell in wanted:
         of_cell = [run for name, run in runs.items() if name.partition(" ")[2] == " ".join(map(str, cell.values()))]
         if of_cell:
             rows.append(summary(cell, of_cell))
