@@ -26,6 +26,9 @@ logger = logging.getLogger("tandem")
 
 # For the last events of streams that were ended to be written.
 _FAREWELL_SECONDS = 2
+KEEP_ALIVE_SECONDS = 65
+"""For idle connections: well over the 5 s after which httpx, and with it OpenAI's SDK, lets go of its own. With
+uvicorn's equal 5 s a request could be sent just as the server hangs up."""
 
 
 class _Server(uvicorn.Server):
@@ -80,6 +83,7 @@ class Runner:
             log_config=None,  # uvicorn's loggers go the way of all others
             access_log=False,
             server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=math.ceil(self._drain_seconds) + _FAREWELL_SECONDS,
         )
         self._server = server = _Server(config, self._drain_seconds, end_requests)

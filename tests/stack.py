@@ -23,6 +23,7 @@ from draft_worker.app import create_app as create_draft_app
 from server.app import create_app
 from server.fleet import Fleet
 from tandem.connection import Connection
+from tandem.services import KEEP_ALIVE_SECONDS
 from target_worker.app import create_app as create_target_app
 
 _START_SECONDS = 60.0
@@ -80,7 +81,10 @@ def _served(app: FastAPI) -> Iterator[str]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="warning", timeout_graceful_shutdown=2))
+    config = uvicorn.Config(
+        app, http=Connection, log_level="warning", timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=2
+    )
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     try:

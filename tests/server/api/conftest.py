@@ -16,6 +16,7 @@ from api_doubles import Running, ScriptedBackend, Start
 from config.gateway import GatewayConfig
 from server.app import create_app
 from tandem.connection import Connection
+from tandem.services import KEEP_ALIVE_SECONDS
 
 _TLS = ssl.create_default_context()  # loading it takes longer than a test
 
@@ -41,7 +42,14 @@ def _starter() -> Iterator[Start]:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         app = create_app(GatewayConfig(**settings), backend)
-        server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="warning", timeout_graceful_shutdown=1))
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            log_level="warning",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=1,
+        )
+        server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
         thread.start()
         servers.append((server, thread))
