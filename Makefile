@@ -13,7 +13,7 @@ ARGS ?=
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: run test test-vllm lint clean
+.PHONY: run test install-vllm test-vllm lint clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/installed-worker
@@ -22,8 +22,10 @@ run: $(VENV)/installed-worker
 test: lint
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
-test-vllm:
+install-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/installed-vllm
+
+test-vllm: install-vllm
 	$(VLLM_VENV)/bin/python -m pytest tests/vllm $(ARGS)
 
 lint: $(VENV)/installed-test
