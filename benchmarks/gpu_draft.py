@@ -2,7 +2,7 @@
 
 A model in the shape of Qwen2.5-0.5B with random weights, bfloat16, drafts γ tokens for 1, 8 and 32 sequences: token by
 token, as static passes captured in CUDA graphs, and these compiled; then the compiled ones through the engine's loop.
-Prompts are read by an ordinary pass and by static ones. First a small model in float32 must draft the same tokens in all
+Prompts are read by an ordinary pass and by static ones. First a small model in float32 must draft the same tokens all
 three ways. Needs torch, transformers and pydantic. Ends with status 1 where tokens differ.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -157,9 +158,14 @@ async def through_loop(loop: EngineLoop, contexts: list[list[int]], steps: int, 
 
 
 def reading(runner: Runner, chains: ChainRunner, sequences: int, length: int) -> tuple[float, float]:
-    """Milliseconds in which prompts are read, by one ordinary pass and by static ones."""
-    rows = [Row(slot, 0, context(length, slot), logits_from=length) for slot in range(sequences)]
-    return milliseconds(lambda: runner.forward(rows), 5), milliseconds(lambda: chains.read(rows), 5)
+    """Milliseconds in which prompts are read, by one ordinary pass and by static ones; no two are of one length."""
+    lengths = itertools.count(length)
+
+    def prompts() -> list[Row]:
+        taken = [next(lengths) for _ in range(sequences)]
+        return [Row(slot, 0, context(count, slot), logits_from=count) for slot, count in enumerate(taken)]
+
+    return milliseconds(lambda: runner.forward(prompts()), 5), milliseconds(lambda: chains.read(prompts()), 5)
 
 
 def profile(call: Callable[[], Any], steps: int) -> None:
