@@ -2,14 +2,15 @@
 
 A model in the shape of Qwen2.5-0.5B with random weights, bfloat16, drafts γ tokens for 1, 8 and 32 sequences: token by
 token, as static passes captured in CUDA graphs, and these compiled; then the compiled ones through the engine's loop.
-First a small model in float32 must draft the same tokens in all three ways. Needs torch, transformers and pydantic.
-Ends with status 1 where tokens differ.
+Prompts are read by an ordinary pass and by static ones. First a small model in float32 must draft the same tokens all
+three ways. Needs torch, transformers and pydantic. Ends with status 1 where tokens differ.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -44,6 +45,7 @@ WAYS = {
 }
 
 CASES = ((1, 300), (8, 300), (32, 300), (1, 6_000), (8, 6_000))
+PROMPTS = ((1, 30), (1, 256), (8, 30), (8, 256), (32, 256), (1, 6_000))
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -155,6 +157,17 @@ async def through_loop(loop: EngineLoop, contexts: list[list[int]], steps: int, 
     return median(times[3:]) * 1e3
 
 
+def reading(runner: Runner, chains: ChainRunner, sequences: int, length: int) -> tuple[float, float]:
+    """Milliseconds in which prompts are read, by one ordinary pass and by static ones; no two are of one length."""
+    lengths = itertools.count(length)
+
+    def prompts() -> list[Row]:
+        taken = [next(lengths) for _ in range(sequences)]
+        return [Row(slot, 0, context(count, slot), logits_from=count) for slot, count in enumerate(taken)]
+
+    return milliseconds(lambda: runner.forward(prompts()), 5), milliseconds(lambda: chains.read(prompts()), 5)
+
+
 def profile(call: Callable[[], Any], steps: int) -> None:
     """The kernels of one call, the longest first, per step."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
@@ -173,14 +186,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=30)
+    parser.add_argument("--cases", type=int, default=len(CASES), help="only the first so many of them")
     parser.add_argument("--tiny", action="store_true", help="a dry run of this script, on CPU too")
     options = parser.parse_args()
     steps = options.steps
     print(torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU", torch.__version__, flush=True)
     equal = check()
-    layers, vocabulary, cases, batches = 24, 151_936, CASES, (1, 8, 32)
+    layers, vocabulary, cases, prompts, batches = 24, 151_936, CASES[: options.cases], PROMPTS, (1, 8, 32)
     if options.tiny:
-        layers, vocabulary, cases, batches = 1, 2_000, ((1, 30), (8, 30)), (1, 8)
+        layers, vocabulary, cases, prompts, batches = 1, 2_000, ((1, 30), (8, 30)), ((8, 30),), (1, 8)
     runner = Runner(make_model(layers, vocabulary, torch.bfloat16), num_slots=32, slot_length=8_192)
     print(f"{fuse_siblings(runner.model)} products of several layers each", flush=True)
     table = []
@@ -213,6 +227,11 @@ def main() -> int:
                 agreed.append(sum(same) / (steps * sequences))
             table.append((sequences, length, way, each, agreed))
             print(table[-1], flush=True)
+    for sequences, length in prompts:
+        ordinary_ms, static_ms = reading(runner, chain_runners["graphs, compiled"], sequences, length)
+        print(
+            f"reading {sequences} × {length}: {ordinary_ms:.1f} ms by an ordinary pass, {static_ms:.1f} by static ones"
+        )
     contexts = prepare(runner, 1, 300)
     greedy = Sampling(temperature=0.0, seed=3)
     for chains in chain_runners.values() if DEVICE.type == "cuda" else ():

@@ -58,8 +58,20 @@ class ChainBuffers:
         chosen = self._sequences[:, :sequences]
         return StaticRows(chosen[3:5], chosen[-_REAL_FIELDS:].view(torch.float64))
 
+    def fill_context(self, tokens: Sequence[tuple[int, int, int]], rows: int) -> None:
+        """Set (token, position, slot) of up to `rows` tokens, the last repeated, for a pass after which none is drawn.
+
+        Not before the device has read what was set last.
+        """
+        self._put_rows(tokens, rows)
+        self._host_sequences[0].zero_()  # `last`: whatever it is, it has to be there
+        self._device.copy_(self._host, non_blocking=True)
+
     def fill(self, chains: Sequence[ChainRow], rows: int, sequences: int) -> None:
-        """Set everything for these chains; up to `rows` tokens and `sequences` sequences the last is repeated."""
+        """Set everything for these chains; up to `rows` tokens and `sequences` sequences the last is repeated.
+
+        Not before the device has read what was set last.
+        """
         by_row: list[tuple[int, int, int]] = []
         whole: list[list[int]] = []
         real: list[list[float]] = []
@@ -69,10 +81,9 @@ class ChainBuffers:
             integers, floats = describe(chain.sampling)
             whole.append([len(by_row) - 1, row.slot, row.start + len(row.token_ids), *integers])
             real.append(floats)
-        by_row += [by_row[-1]] * (rows - len(by_row))
+        self._put_rows(by_row, rows)
         whole += [whole[-1]] * (sequences - len(whole))
         real += [real[-1]] * (sequences - len(real))
-        self._host_rows[:, :rows] = torch.tensor(by_row).T
         self._host_sequences[:-_REAL_FIELDS, :sequences] = torch.tensor(whole).T
         self._host_sequences[-_REAL_FIELDS:, :sequences] = torch.tensor(real, dtype=torch.float64).view(torch.int64).T
         self._device.copy_(self._host, non_blocking=True)
@@ -81,6 +92,14 @@ class ChainBuffers:
     def read(self, steps: int) -> Tensor:
         """The first `steps` of `found`, on the host. Waits for the device."""
         self._host_found[:steps].copy_(self.found[:steps], non_blocking=True)
+        self.wait()
+        return self._host_found[:steps]
+
+    def wait(self) -> None:
+        """Until the device has done all that it was told to."""
         if self.found.is_cuda:
             torch.cuda.current_stream(self.found.device).synchronize()
-        return self._host_found[:steps]
+
+    def _put_rows(self, tokens: Sequence[tuple[int, int, int]], rows: int) -> None:
+        self._host_rows[:, : len(tokens)] = torch.tensor(tokens).T
+        self._host_rows[:, len(tokens) : rows] = self._host_rows[:, len(tokens) - 1, None]

@@ -1,4 +1,4 @@
-"""Pieces of a pass that can be drawn as chains (engines/torch/chains.py) instead of token by token."""
+"""Pieces of a pass that need no ordinary pass: those drawn as chains (engines/torch/chains.py), and contexts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _NO_LOGITS = torch.empty(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Chained:
-    """What came of pieces: those that were `fed`, their rows with all drawn tokens but the last, and what was drawn."""
+    """What came of pieces: those that were `fed`, their rows with all drawn tokens but the last, and what was drawn,
+    nothing where the piece was context alone."""
 
     fed: list[Piece]
     drawn: list[list[int]]
@@ -26,17 +27,24 @@ class Chained:
     seconds: float
 
     def results(self) -> Iterator[tuple[Piece, Passed]]:
-        """For each fed piece what its job hears. To be taken once the time has been noted in the pieces' runs."""
+        """For each fed piece whose job hears of it, what. To be taken once the time has been noted in their runs."""
         rows = sum(len(piece.row.token_ids) for piece in self.fed)
         for piece, tokens in zip(self.fed, self.drawn, strict=True):
-            draws = Draws(Drawn(tokens), _no_distribution)
-            yield piece, Passed(_NO_LOGITS, draws, piece.run.timings(rows, self.sessions))
+            if piece.whole:
+                draws = Draws(Drawn(tokens), _no_distribution) if tokens else None
+                yield piece, Passed(_NO_LOGITS, draws, piece.run.timings(rows, self.sessions))
 
 
 def is_chain(chains: Chains | None, piece: Piece) -> bool:
     """Whether the job allows a chain here, and the runner can draw it."""
     feed = piece.feed
     return chains is not None and piece.whole and feed.chain > 0 and chains.takes(piece.row, feed.rows[0])
+
+
+def is_context(chains: Chains | None, piece: Piece) -> bool:
+    """Whether the piece is a part of a text of which nothing but keys and values is wanted."""
+    row = piece.row
+    return chains is not None and row.parents is None and row.logits_from == len(row.token_ids)
 
 
 def shortened(chains: Chains | None, pieces: Sequence[Piece]) -> list[Piece]:
@@ -66,6 +74,13 @@ def draw_chains(chains: Chains, pieces: Sequence[Piece]) -> Chained:
         else:
             piece.feed.chain = 0
     return Chained(fed, drawn, len(pieces), seconds)
+
+
+def read_contexts(chains: Chains, pieces: Sequence[Piece]) -> Chained:
+    """Feed the pieces. Raises whatever the runner does."""
+    began = time.perf_counter()
+    chains.read([piece.row for piece in pieces])
+    return Chained([*pieces], [[] for _ in pieces], len(pieces), time.perf_counter() - began)
 
 
 def _is_late(chains: Chains, piece: Piece) -> bool:

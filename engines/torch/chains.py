@@ -64,6 +64,23 @@ class ChainRunner:
         return row.parents is None and 1 <= len(row.token_ids) <= MAX_TAIL and not is_edited(sampling)
 
     @torch.inference_mode()
+    def read(self, rows: Sequence[Row]) -> None:
+        """Feed chains of tokens, of which no logits are wanted, in as many static passes as that takes.
+
+        A prompt's ordinary pass is thousands of launches, each of which waits its turn where another process keeps the
+        GPU busy; this is a few. Raises ValueError where a row does not fit (engines.torch.rows.check_rows).
+        """
+        self._runner.check(rows)
+        tokens = [(token, row.start + i, row.slot) for row in rows for i, token in enumerate(row.token_ids)]
+        most = MAX_TAIL * self.max_sequences
+        for first in range(0, len(tokens), most):
+            some = tokens[first : first + most]
+            size = next(size for size in self._heads if size[0] >= len(some))
+            self._buffers.fill_context(some, size[0])
+            self._heads[size]()
+            self._buffers.wait()
+
+    @torch.inference_mode()
     def run(self, chains: Sequence[ChainRow]) -> list[list[int]]:
         """Draw for up to `max_sequences` sequences at a time: at most `count` and MAX_STEPS tokens for each.
 

@@ -34,6 +34,8 @@ class Chains(Protocol):
 
     def run(self, chains: Sequence[ChainRow]) -> list[list[int]]: ...
 
+    def read(self, rows: Sequence[Row]) -> None: ...
+
 
 @dataclass(eq=False, slots=True)
 class Feed:

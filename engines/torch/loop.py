@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from engines.torch.chained import draw_chains, is_chain, shortened
+from engines.torch.chained import Chained, draw_chains, is_chain, is_context, read_contexts, shortened
 from engines.torch.draws import draw_batch
 from engines.torch.jobs import Chains, Job, ModelRunner, Passed, Seat
 from engines.torch.plan import Pace
@@ -28,6 +28,8 @@ from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, QueueFull
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+
+StaticWork = Callable[[Chains, list[Piece]], Chained]
 
 _POLL_SECONDS = 0.02
 """How often deadlines, held slots and waiting jobs are looked at while nothing can be fed."""
@@ -166,10 +168,12 @@ class EngineLoop:
         pieces = shortened(self._chains, plan(self._active, self._pace, self._turn))
         if pieces:
             self._turn += 1
-            chained = [piece for piece in pieces if is_chain(self._chains, piece)]
-            if self._chains is not None and chained:
-                self._draw_chains(self._chains, chained)
-                pieces = [piece for piece in pieces if piece not in chained]
+            if self._chains is not None:
+                chained = [piece for piece in pieces if is_chain(self._chains, piece)]
+                contexts = [piece for piece in pieces if is_context(self._chains, piece)]
+                self._static(draw_chains, self._chains, chained)
+                self._static(read_contexts, self._chains, contexts)
+                pieces = [piece for piece in pieces if piece not in chained and piece not in contexts]
             if pieces:
                 self._pass(pieces)
             self._active = [run for run in self._active if not run.ended]
@@ -229,16 +233,19 @@ class EngineLoop:
                 self._end(run, DeadlineExceeded("the stream was left unread for too long"))
         self._active = [run for run in self._active if not run.ended]
 
-    def _draw_chains(self, chains: Chains, pieces: list[Piece]) -> None:
+    def _static(self, work: StaticWork, chains: Chains, pieces: list[Piece]) -> None:
+        """What needs no ordinary pass."""
+        if not pieces:
+            return
         try:
-            drawn = draw_chains(chains, pieces)
+            done = work(chains, pieces)
         except Exception:
-            logger.exception("drawing chains failed")
+            logger.exception("a static pass failed")
             for piece in pieces:
                 self._end(piece.run, EngineFailure("the forward pass failed"))
             return
-        self._note(drawn.fed, drawn.seconds, 0.0)
-        for piece, passed in drawn.results():
+        self._note(done.fed, done.seconds, 0.0)
+        for piece, passed in done.results():
             self._step(piece.run, passed)
 
     def _pass(self, pieces: list[Piece]) -> None:

@@ -41,6 +41,9 @@ class Runner:
         self.batch_invariant = batch_invariant
         self.device: torch.device = model.device
         self.dtype: torch.dtype = model.dtype
+        if self.device.type == "cuda":
+            # It builds a plan, tenths of a second, for every new pair of lengths, and each pass brings new ones.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self._num_ids: int = model.get_input_embeddings().num_embeddings
         model.eval()
         model.set_attn_implementation(ATTENTION_NAME)

@@ -1,7 +1,7 @@
 """Attention over slots as three Triton kernels, whose lengths are read on the device: one launch fits any length.
 
 One row has few heads, which alone would keep a handful of the device's processors busy. So its keys are split over
-`SPLITS` programs, each with a softmax of its own, and a last kernel weighs what they found ("flash decoding", Dao et
+several programs, each with a softmax of its own, and a last kernel weighs what they found ("flash decoding", Dao et
 al., 2023).
 """
 
@@ -12,7 +12,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-SPLITS = 16
+_PROGRAMS = 1024
+"""About as many as keep a GPU busy."""
+_MOST_SPLITS = 16
 _BLOCK = 64
 
 
@@ -39,17 +41,18 @@ def attend(
         key.stride(0), key.stride(1), key.stride(2), value.stride(0), value.stride(1), value.stride(2),
         HEADS=key_value_heads, **dims, **padded,
     )  # fmt: skip
-    found = torch.empty(rows, key_value_heads, SPLITS, group_pad, value_dim, dtype=torch.float32, device=query.device)
-    peaks = torch.empty(2, rows, key_value_heads, SPLITS, group_pad, dtype=torch.float32, device=query.device)
-    _attend_split[(rows, key_value_heads, SPLITS)](
+    splits = max(2, min(_MOST_SPLITS, triton.next_power_of_2(_PROGRAMS // (rows * key_value_heads))))
+    found = torch.empty(rows, key_value_heads, splits, group_pad, value_dim, dtype=torch.float32, device=query.device)
+    peaks = torch.empty(2, rows, key_value_heads, splits, group_pad, dtype=torch.float32, device=query.device)
+    _attend_split[(rows, key_value_heads, splits)](
         query, keys, values, slots, positions, found, peaks[0], peaks[1], slot_length, scaling,
         query.stride(0), query.stride(1), query.stride(2),
-        HEADS=key_value_heads, GROUP=group, GROUP_PAD=group_pad, SPLITS=SPLITS, BLOCK=_BLOCK, **dims, **padded,
+        HEADS=key_value_heads, GROUP=group, GROUP_PAD=group_pad, SPLITS=splits, BLOCK=_BLOCK, **dims, **padded,
     )  # fmt: skip
     attended = torch.empty(rows, heads, value_dim, dtype=query.dtype, device=query.device)
     _combine[(rows, heads)](
         found, peaks[0], peaks[1], attended,
-        HEADS=key_value_heads, GROUP=group, GROUP_PAD=group_pad, SPLITS=SPLITS, VALUE_DIM=value_dim,
+        HEADS=key_value_heads, GROUP=group, GROUP_PAD=group_pad, SPLITS=splits, VALUE_DIM=value_dim,
         VALUE_PAD=padded["VALUE_PAD"],
     )  # fmt: skip
     return attended

@@ -14,6 +14,7 @@ from config.workers import DraftWorkerConfig
 from draft_worker.app import create_app
 from engines.torch.chain_buffers import ChainRow
 from engines.torch.chains import ChainRunner
+from engines.torch.rows import Row
 from tests.tiny_models import make_tiny_model
 from tests.wire import request
 from tests.worker_apps import running
@@ -89,10 +90,19 @@ def test_chains_draft_what_single_steps_draft(
     assert sum(lengths) > len(lengths) > 0, "chains of several tokens were drawn"
 
 
-def test_a_context_too_long_for_a_chain_is_read_in_one_pass_before_it(
+def test_a_context_too_long_for_a_chain_is_read_by_a_static_pass_before_it(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else a worker that missed a few rounds would draft token by token, and miss the next ones too."""
     lengths = chain_lengths(monkeypatch)
+    read: list[int] = []
+    own = ChainRunner.read
+
+    def counted(self: ChainRunner, rows: Sequence[Row]) -> None:
+        read.extend(len(row.token_ids) for row in rows)
+        own(self, rows)
+
+    monkeypatch.setattr(ChainRunner, "read", counted)
     ((drafted,),) = asyncio.run(rounds(model, "on", [3], 1))
     assert lengths == [len(drafted[0]["token_ids"])] == [5]
+    assert read == [4 + 11 * 3 - 1]

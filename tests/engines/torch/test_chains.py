@@ -85,6 +85,18 @@ def test_slots_hold_all_drawn_tokens_but_the_last(runner: Runner, chains: ChainR
     assert [one + two for one, two in zip(first, second, strict=True)] == expected
 
 
+def test_contexts_are_read_in_as_many_static_passes_as_they_take(runner: Runner, chains: ChainRunner) -> None:
+    """Two that do not fit into one static pass together, the first of them begun by an ordinary one."""
+    sampling = SAMPLINGS[1]
+    one, other = context(80, 11), context(90, 12)
+    assert len(one) - 31 + len(other) - 1 > MAX_TAIL * chains.max_sequences
+    expected = [token_by_token(runner, slot, ids, sampling, 5) for slot, ids in ((0, one), (1, other))]
+    runner.cache.keys.zero_()
+    runner.forward([Row(3, 0, one[:30], logits_from=30)])
+    chains.read([Row(3, 30, one[30:-1], logits_from=49), Row(4, 0, other[:-1], logits_from=89)])
+    assert chains.run([chain(3, one, sampling, 5), chain(4, other, sampling, 5)]) == expected
+
+
 def test_a_full_slot_waits_for_longer_chains_without_touching_others(runner: Runner, chains: ChainRunner) -> None:
     sampling = SAMPLINGS[0]
     full, neighbour = context(SLOT_LENGTH - 2, 3), context(9, 4)
