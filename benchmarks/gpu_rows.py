@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.processes import ROOT, Process, Stack, free_port
 from benchmarks.synthetic_target import PROPOSER
+from benchmarks.vllm_server import VARIABLES, serve_vllm
 
 GAMMA = 5
 RATES = [0.75**place for place in range(1, GAMMA + 1)]
@@ -81,14 +82,14 @@ class Rows:
     @contextmanager
     def plain(self) -> Iterator[Rig]:
         with Stack(self._logs / "plain") as stack:
-            yield Rig(self._serve(stack, None))
+            yield Rig(self._serve(stack))
 
     @contextmanager
     def draft_model(self) -> Iterator[Rig]:
         options = self._options
         speculative = {"method": "draft_model", "model": str(options.draft), "num_speculative_tokens": GAMMA}
         with Stack(self._logs / "draft_model") as stack:
-            yield Rig(self._serve(stack, speculative | options.synthetic))
+            yield Rig(self._serve(stack, speculative_config=speculative | options.synthetic))
 
     @contextmanager
     def serve(self) -> Iterator[Rig]:
@@ -97,7 +98,7 @@ class Rows:
         with Stack(self._logs / "serve") as stack:
             draft = self._draft(stack)
             told = {"tandem": {"draft_url": [draft.url], "deadline_ms": options.deadline_ms}}
-            vllm = self._serve(stack, speculative | options.synthetic, "--additional-config", json.dumps(told))
+            vllm = self._serve(stack, speculative_config=speculative | options.synthetic, additional_config=told)
             draft.wait_ready(options.seconds_left(options.start_seconds))
             yield Rig(vllm, draft, self._clock)
 
@@ -122,7 +123,8 @@ class Rows:
             command = [sys.executable, "-m", "benchmarks.synthetic_target", "target"]
             command += ["--host", "127.0.0.1", "--port", str(port)]
             variables = {f"TANDEM_TARGET_{name}".upper(): value for name, value in settings.items()}
-            target = Process("target", command, port, stack.logs / "target.log", self._environment() | variables)
+            environment = {**os.environ, **VARIABLES, **self._variables(), **variables}
+            target = Process("target", command, port, stack.logs / "target.log", environment)
             stack.processes.append(target)
             gateway = stack.gateway([target.url], [draft.url], draft_tokens=GAMMA)
             for process in (draft, target, gateway):
@@ -133,19 +135,14 @@ class Rows:
     def _clock(self) -> Path:
         return self._logs / "proposer.log"
 
-    def _environment(self) -> dict[str, str]:
-        ours = {
+    def _variables(self) -> dict[str, str]:
+        """What the process that holds vLLM is started with, beside this one's environment."""
+        device = {"VLLM_CPU_KVCACHE_SPACE": "1"} if self._options.tiny else {"CUDA_VISIBLE_DEVICES": "0"}
+        return {
             "TIMED_PROPOSER_LOG": str(self._clock),
-            "VLLM_USE_FLASHINFER_SAMPLER": "0",
-            "VLLM_NO_USAGE_STATS": "1",
-            "HF_HUB_OFFLINE": "1",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            **device,
         }
-        if self._options.tiny:
-            ours |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "1"}
-        else:
-            ours["CUDA_VISIBLE_DEVICES"] = "0"
-        return {**os.environ, **ours}
 
     def _draft(self, stack: Stack) -> Process:
         options = self._options
@@ -161,21 +158,15 @@ class Rows:
             os.environ["CUDA_VISIBLE_DEVICES"] = "1" if options.gpus > 1 else "0"
         return stack.draft(options.draft, **settings)
 
-    def _serve(self, stack: Stack, speculative: dict[str, Any] | None, *more: str) -> Process:
+    def _serve(self, stack: Stack, **more: Any) -> Process:
         """vLLM's own server."""
         options = self._options
-        port = free_port()
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--host", "127.0.0.1", "--port", str(port)]
-        command += ["--model", str(options.target), "--served-model-name", "target", "--dtype", options.dtype]
-        command += ["--max-model-len", str(options.context_length)]
-        command += ["--kv-cache-memory-bytes", str(int(options.memory_gb * 2**30))]
-        for name, value in options.vllm_args.items():
-            flag = f"--{name.replace('_', '-')}"
-            command += [flag] if value is True else [flag, str(value)]
-        if speculative is not None:
-            command += ["--speculative-config", json.dumps(speculative)]
-        process = Process("vllm", [*command, *more], port, stack.logs / "vllm.log", self._environment())
-        stack.processes.append(process)
-        process.wait_ready(options.seconds_left(options.start_seconds), "/health")
-        return process
+        arguments = {
+            "dtype": options.dtype,
+            "max_model_len": options.context_length,
+            "kv_cache_memory_bytes": int(options.memory_gb * 2**30),
+            **options.vllm_args,
+            **more,
+        }
+        seconds = options.seconds_left(options.start_seconds)
+        return serve_vllm(stack, options.target, arguments, seconds, **self._variables())

@@ -17,14 +17,13 @@ class DrafterState:
     """The drafter as it is now. Without one (or with one that can't serve) requests fall back to plain decoding.
 
     `default` is the drafter used where a request names none; `names` are those a request may name. `capabilities` is
-    what the reachable draft workers can do together, null while none is. `detail` says in words what is wrong.
+    what the reachable draft workers can do together, null while none is.
     """
 
     default: str | None
     names: tuple[str, ...]
     draft_tokens: int
     capabilities: Capabilities | None
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -214,7 +214,6 @@ class Fleet:
             names=tuple(self._drafter_names()),
             draft_tokens=self._config.draft_tokens or pair_for(target).draft_tokens,
             capabilities=_common(ready) if ready else None,
-            detail="; ".join(f"{w.url}: {w.detail}" for w in self._drafters if w.state != "ready"),
         )
 
 

@@ -25,7 +25,6 @@ def test_a_drafter_with_another_vocabulary_is_switched_off_and_says_what_differs
             assert ready
             assert "id 17: target 't17', draft 'foo'" in detail
             assert "id 17: target 't17', draft 'foo'" in caplog.text
-            assert "id 17" in fleet.model().drafter.detail
             assert fleet.model().drafter.capabilities is None
             rounds = await collect(fleet, request())
             assert tokens(rounds) == expected()
