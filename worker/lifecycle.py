@@ -82,7 +82,7 @@ class Lifecycle(Generic[S]):
 
     def get(self) -> S:
         """Raises NotReady."""
-        if self._service is None or not self.ready().ready:
+        if self._service is None or self._draining or self._failed:
             raise NotReady(self._detail)
         return self._service
 
