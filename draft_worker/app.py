@@ -33,7 +33,10 @@ LoadDrafter = Callable[[Callable[[str], None]], DraftEngine]
 
 
 def create_app(
-    config: DraftWorkerConfig, load: LoadDrafter | None = None, on_failure: Callable[[str], None] = stop_process
+    config: DraftWorkerConfig,
+    load: LoadDrafter | None = None,
+    on_failure: Callable[[str], None] = stop_process,
+    on_loaded: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """The app; its model, if it drafts with one, is loaded once it runs. `load(progress)` replaces loading it."""
     metrics = DraftMetrics()
@@ -52,7 +55,7 @@ def create_app(
         metrics.watch(gauges, counters)
         return service
 
-    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError)
+    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError, on_loaded)
     shell = Shell("Tandem draft worker", config, metrics, lifecycle.lifespan)
 
     async def draft(request: DraftRequest) -> DraftResponse:

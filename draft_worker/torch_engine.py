@@ -53,11 +53,12 @@ class TorchDrafter:
         self.info = engine.info
         self.tokenizer = engine.tokenizer
         self._engine = engine
+        self._limits = engine.limits
         self._q_top_k = q_top_k
 
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
         grammar = await self._engine.grammars.state(request.grammar, owner, deadline)
-        job = draft_job(request, ids, owner, self._engine.limits, self._q_top_k, grammar)
+        job = draft_job(request, ids, owner, self._limits, self._q_top_k, grammar)
         return await self._engine.loop.run(job, deadline)
 
     def disown(self, owner: int) -> None:

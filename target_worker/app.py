@@ -37,7 +37,10 @@ LoadTarget = Callable[[Callable[[str], None]], TargetEngine]
 
 
 def create_app(
-    config: TargetWorkerConfig, load: LoadTarget | None = None, on_failure: Callable[[str], None] = stop_process
+    config: TargetWorkerConfig,
+    load: LoadTarget | None = None,
+    on_failure: Callable[[str], None] = stop_process,
+    on_loaded: Callable[[], None] = lambda: None,
 ) -> FastAPI:
     """The app; its model is loaded once it runs. `load(progress)` replaces loading the configured one."""
     metrics = TargetMetrics()
@@ -51,7 +54,7 @@ def create_app(
         )
         return service
 
-    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError)
+    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError, on_loaded)
     shell = Shell("Tandem target worker", config, metrics, lifecycle.lifespan)
 
     async def verify(request: VerifyRequest) -> VerifyResponse:

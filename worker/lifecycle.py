@@ -52,8 +52,10 @@ class Lifecycle(Generic[S]):
         on_failure: Callable[[str], None],
         drain_seconds: float,
         expected: type[Exception] | tuple[type[Exception], ...] = (),
+        on_loaded: Callable[[], None] = lambda: None,
     ) -> None:
         """`load(progress)` tells what it is at; `on_failure(reason)` hears that it raised, or what `fail` was told.
+        `on_loaded` is called once it is through, before the first call is let in.
 
         What it raises is logged with its traceback, but for `expected`: those say themselves what the user got wrong.
         """
@@ -61,6 +63,7 @@ class Lifecycle(Generic[S]):
         self._on_failure = on_failure
         self._drain_seconds = drain_seconds
         self._expected = expected
+        self._on_loaded = on_loaded
         self._service: S | None = None
         self._draining = False
         self._failed = False
@@ -82,7 +85,7 @@ class Lifecycle(Generic[S]):
 
     def get(self) -> S:
         """Raises NotReady."""
-        if self._service is None or not self.ready().ready:
+        if self._service is None or self._draining or self._failed:
             raise NotReady(self._detail)
         return self._service
 
@@ -105,6 +108,7 @@ class Lifecycle(Generic[S]):
                 logger.exception("loading failed")
             self.fail(str(error) or type(error).__name__, "loading failed: ")
             return
+        self._on_loaded()
         if not self._failed:
             self._detail = "ready"
         self._service = service

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +41,10 @@ class ChainBuffers:
         size = _ROW_FIELDS * max_rows + _SEQUENCE_FIELDS * max_sequences
         self._host = torch.zeros(size, dtype=torch.int64, pin_memory=pinned)
         self._device = torch.zeros(size, dtype=torch.int64, device=device)
-        self._host_rows, self._host_sequences = self._split(self._host, max_rows, max_sequences)
+        # Filled as numpy arrays: making tensors of lists takes three times as long.
+        host_rows, host_sequences = self._split(self._host, max_rows, max_sequences)
+        self._host_rows, self._host_whole = host_rows.numpy(), host_sequences[:-_REAL_FIELDS].numpy()
+        self._host_real = host_sequences[-_REAL_FIELDS:].view(torch.float64).numpy()
         rows, self._sequences = self._split(self._device, max_rows, max_sequences)
         self.tokens, self.positions, self.slots = rows.unbind()
         self.last, self.sequence_slots, self.next_positions = self._sequences[:3].unbind()
@@ -58,13 +62,13 @@ class ChainBuffers:
         chosen = self._sequences[:, :sequences]
         return StaticRows(chosen[3:5], chosen[-_REAL_FIELDS:].view(torch.float64))
 
-    def fill_context(self, tokens: Sequence[tuple[int, int, int]], rows: int) -> None:
-        """Set (token, position, slot) of up to `rows` tokens, the last repeated, for a pass after which none is drawn.
+    def fill_context(self, context: Sequence[Sequence[int]], rows: int) -> None:
+        """Set tokens, positions and slots of up to `rows` rows, the last repeated, for a pass after which none is drawn.
 
         Not before the device has read what was set last.
         """
-        self._put_rows(tokens, rows)
-        self._host_sequences[0].zero_()  # `last`: whatever it is, it has to be there
+        self._put_rows(context, rows)
+        self._host_whole[0] = 0  # `last`: whatever it is, it has to be there
         self._device.copy_(self._host, non_blocking=True)
 
     def fill(self, chains: Sequence[ChainRow], rows: int, sequences: int) -> None:
@@ -72,20 +76,25 @@ class ChainBuffers:
 
         Not before the device has read what was set last.
         """
-        by_row: list[tuple[int, int, int]] = []
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
         whole: list[list[int]] = []
         real: list[list[float]] = []
         for chain in chains:
             row = chain.row
-            by_row += [(token, row.start + i, row.slot) for i, token in enumerate(row.token_ids)]
+            end = row.start + len(row.token_ids)
+            tokens += row.token_ids
+            positions += range(row.start, end)
+            slots += [row.slot] * len(row.token_ids)
             integers, floats = describe(chain.sampling)
-            whole.append([len(by_row) - 1, row.slot, row.start + len(row.token_ids), *integers])
+            whole.append([len(tokens) - 1, row.slot, end, *integers])
             real.append(floats)
-        self._put_rows(by_row, rows)
-        whole += [whole[-1]] * (sequences - len(whole))
-        real += [real[-1]] * (sequences - len(real))
-        self._host_sequences[:-_REAL_FIELDS, :sequences] = torch.tensor(whole).T
-        self._host_sequences[-_REAL_FIELDS:, :sequences] = torch.tensor(real, dtype=torch.float64).view(torch.int64).T
+        self._put_rows((tokens, positions, slots), rows)
+        count = len(chains)
+        for array, by_sequence in ((self._host_whole, whole), (self._host_real, real)):
+            array[:, :count] = np.array(by_sequence, array.dtype).T
+            array[:, count:sequences] = array[:, count - 1 : count]
         self._device.copy_(self._host, non_blocking=True)
         self.step.zero_()
 
@@ -100,6 +109,7 @@ class ChainBuffers:
         if self.found.is_cuda:
             torch.cuda.current_stream(self.found.device).synchronize()
 
-    def _put_rows(self, tokens: Sequence[tuple[int, int, int]], rows: int) -> None:
-        self._host_rows[:, : len(tokens)] = torch.tensor(tokens).T
-        self._host_rows[:, len(tokens) : rows] = self._host_rows[:, len(tokens) - 1, None]
+    def _put_rows(self, by_row: Sequence[Sequence[int]], rows: int) -> None:
+        for array, values in zip(self._host_rows, by_row, strict=True):
+            array[: len(values)] = values
+            array[len(values) : rows] = values[-1]

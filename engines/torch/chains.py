@@ -71,12 +71,14 @@ class ChainRunner:
         GPU busy; this is a few. Raises ValueError where a row does not fit (engines.torch.rows.check_rows).
         """
         self._runner.check(rows)
-        tokens = [(token, row.start + i, row.slot) for row in rows for i, token in enumerate(row.token_ids)]
+        tokens = [token for row in rows for token in row.token_ids]
+        positions = [row.start + i for row in rows for i in range(len(row.token_ids))]
+        slots = [row.slot for row in rows for _ in row.token_ids]
         most = MAX_TAIL * self.max_sequences
         for first in range(0, len(tokens), most):
-            some = tokens[first : first + most]
-            size = next(size for size in self._heads if size[0] >= len(some))
-            self._buffers.fill_context(some, size[0])
+            context = [column[first : first + most] for column in (tokens, positions, slots)]
+            size = next(size for size in self._heads if size[0] >= len(context[0]))
+            self._buffers.fill_context(context, size[0])
             self._heads[size]()
             self._buffers.wait()
 

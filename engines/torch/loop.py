@@ -67,6 +67,7 @@ class EngineLoop:
         self._pace = Pace(prefill_chunk)
         self._on_pass = on_pass
         self._turn = 0
+        self._submitted: list[Run] = []
         self._queue: deque[Run] = deque()
         self._active: list[Run] = []
         self._disowned: deque[int] = deque()
@@ -86,7 +87,7 @@ class EngineLoop:
     @property
     def waiting(self) -> int:
         """Jobs without one."""
-        return sum(not run.ended for run in tuple(self._queue))
+        return sum(not run.ended for run in (*self._submitted, *self._queue))
 
     @property
     def alive(self) -> bool:
@@ -141,11 +142,25 @@ class EngineLoop:
         with self._wake:
             if self._closing:
                 raise NotReady("the worker is shutting down")
-            if len(self._queue) >= self._max_queue and not self.slots.owns(job.owner):
-                raise QueueFull(f"{len(self._queue)} requests wait already")
-            self._queue.append(run)
-        self.wake()
+            waiting = len(self._submitted) + len(self._queue)
+            if waiting >= self._max_queue and not self.slots.owns(job.owner):
+                raise QueueFull(f"{waiting} requests wait already")
+            self._submitted.append(run)
+        run.events.call_soon(self._hand_over)
         return run
+
+    def _hand_over(self) -> None:
+        """Queue what was submitted in one turn of the event loop, all at once.
+
+        So the jobs of one batch call share a pass: were each queued as it comes, a pass could begin with the first
+        ones, and the rest would wait until it is over.
+        """
+        with self._wake:
+            if self._submitted:
+                self._queue.extend(self._submitted)
+                self._submitted.clear()
+                self._signalled = True
+                self._wake.notify()
 
     # What follows runs on the loop's own thread.
 
@@ -157,7 +172,8 @@ class EngineLoop:
         finally:
             with self._wake:
                 self._closing = True
-            for run in [*self._queue, *self._active]:
+                left = [*self._submitted, *self._queue, *self._active]
+            for run in left:
                 self._end(run, NotReady("the worker has shut down"))
 
     def _tick(self) -> bool:

@@ -53,7 +53,7 @@ class Run:
         return PassTimings(queue * 1e3, forward * 1e3, sample * 1e3, total * 1e3, rows, sessions)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """A run's part of a pass; `whole` where nothing of its feed is left to feed after it."""
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 
+from draft_worker import torch_engine
+from draft_worker.drafters.model import draft_job
+from draft_worker.engine import Draft
+from engines.torch.jobs import Job
 from protocol.errors import ErrorBody
 from protocol.messages import ModelInfo
 from tests.wire import async_test, request
@@ -107,6 +112,20 @@ async def test_a_batch_of_drafts() -> None:
         assert status == 200
         assert body["items"][0]["response"]["candidates"] == body["items"][1]["response"]["candidates"]
         assert body["items"][2]["error"]["field"] == "context.token_ids.0"
+
+
+@async_test
+async def test_the_items_of_a_batch_share_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow_job(*args: Any) -> Job[Draft]:
+        time.sleep(0.01)  # in which a pass would begin with the items before
+        return draft_job(*args)
+
+    monkeypatch.setattr(torch_engine, "draft_job", slow_job)
+    async with drafter() as worker:
+        items = [request([place, 5], draft_tokens=2, session_id=f"s{place}") for place in range(4)]
+        status, body = await worker.post("/v1/draft/batch", {"items": items})
+        assert (status, [item["error"] for item in body["items"]]) == (200, [None] * 4)
+        assert [len(rows) for rows in worker.runner.passes] == [4, 4]
 
 
 @async_test

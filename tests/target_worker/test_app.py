@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import httpx
@@ -11,9 +12,12 @@ import pytest
 import torch
 
 from config.workers import TargetWorkerConfig
+from engines.torch.jobs import Job
 from protocol.errors import ErrorBody
-from protocol.messages import ModelInfo, TokenizerInfo
+from protocol.messages import ModelInfo, TokenizerInfo, VerifyResponse
+from target_worker import torch_engine
 from target_worker.app import create_app
+from target_worker.verify import verify_job
 from tests.fake_runner import FakeRunner, hash_logits
 from tests.wire import async_test, pause, request
 from tests.worker_apps import Target, running, target
@@ -244,6 +248,20 @@ async def test_a_batch_answers_each_item_on_its_own() -> None:
         assert (status, body["error"]["field"]) == (422, "items")
         status, body = await worker.post("/v1/verify/batch", {"items": [good], "extra": 1})
         assert (status, body["error"]["field"]) == (422, "extra")
+
+
+@async_test
+async def test_the_items_of_a_batch_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow_job(*args: Any) -> Job[VerifyResponse]:
+        time.sleep(0.01)  # in which a pass would begin with the items before
+        return verify_job(*args)
+
+    monkeypatch.setattr(torch_engine, "verify_job", slow_job)
+    async with target() as worker:
+        items = [request([place, 5], candidates=[], session_id=f"s{place}") for place in range(4)]
+        status, body = await worker.post("/v1/verify/batch", {"items": items})
+        assert (status, [item["error"] for item in body["items"]]) == (200, [None] * 4)
+        assert [len(rows) for rows in worker.runner.passes] == [4]
 
 
 @async_test

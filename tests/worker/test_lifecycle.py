@@ -50,6 +50,18 @@ async def test_a_service_that_dies_is_not_ready_and_says_why() -> None:
     assert lifecycle.ready().detail == "the engine has died"
 
 
+@async_test
+async def test_whoever_waits_for_the_load_hears_of_it_before_calls_are_let_in() -> None:
+    ready: list[bool] = []
+    lifecycle: Lifecycle[Silent] = Lifecycle(
+        lambda progress: Silent(), lambda reason: None, 0.1, on_loaded=lambda: ready.append(lifecycle.ready().ready)
+    )
+    async with lifecycle.lifespan(FastAPI()):
+        while not lifecycle.ready().ready:
+            await pause()
+    assert ready == [False]
+
+
 @pytest.mark.parametrize(("error", "traced"), [(ValueError("no such folder"), False), (KeyError("oops"), True)])
 def test_only_what_was_not_expected_is_logged_with_its_traceback(
     error: Exception, traced: bool, caplog: pytest.LogCaptureFixture

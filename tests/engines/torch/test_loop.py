@@ -116,6 +116,24 @@ async def test_whatever_waits_shares_one_pass_whatever_its_length() -> None:
 
 
 @async_test
+async def test_jobs_submitted_in_one_turn_of_the_event_loop_share_a_pass() -> None:
+    runner = FakeRunner(num_slots=4)
+    contexts = [[3], [4, 5, 6], [7] * 10]
+
+    def slow_job(ids: list[int]) -> Job[list[int]]:
+        time.sleep(0.01)  # in which a pass would begin with the jobs before
+        return job(ids)
+
+    async with running(runner) as loop:
+
+        async def submit(ids: list[int]) -> list[int]:
+            return await loop.run(slow_job(ids), FOREVER)
+
+        assert await asyncio.gather(*map(submit, contexts)) == [decoded(ids) for ids in contexts]
+    assert tokens_per_pass(runner) == [[1, 3, 10]]
+
+
+@async_test
 async def test_streams_and_a_long_prompt_share_passes_and_none_waits() -> None:
     runner = FakeRunner(num_slots=2)
     prompt = list(range(30)) * 6
