@@ -63,7 +63,7 @@ class ChainBuffers:
         return StaticRows(chosen[3:5], chosen[-_REAL_FIELDS:].view(torch.float64))
 
     def fill_context(self, context: Sequence[Sequence[int]], rows: int) -> None:
-        """Set tokens, positions and slots of up to `rows` rows, the last repeated, for a pass after which none is drawn.
+        """Set tokens, positions and slots of up to `rows` rows, the last repeated, for a pass that draws none.
 
         Not before the device has read what was set last.
         """
