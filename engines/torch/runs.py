@@ -10,6 +10,7 @@ from typing import Any
 
 from engines.torch.jobs import Feed, Job, PassTimings, Seat, Steps, Wait
 from engines.torch.plan import SHORT_TOKENS, Pace, split_budget
+from engines.torch.read_once import Reading
 from engines.torch.rows import Row
 
 
@@ -24,6 +25,7 @@ class Run:
         self.future.add_done_callback(lambda future: future.cancelled() or future.exception())
         self.cancelled = False
         self.ended = False
+        self.awaits: Reading | None = None
         self.seat: Seat | None = None
         self.steps: Steps[Any] | None = None
         self.feed: Feed | None = None
