@@ -26,25 +26,17 @@ class Reading:
     @property
     def goes_on(self) -> bool:
         """False once the slot holds the prefix, and where what the reader still feeds will not bring it there."""
-        seat = self.reader.seat
-        return seat is not None and seat.length < self.length <= seat.length + self.reader.context_left
+        return self.reader.held < self.length <= self.reader.reads_to
 
 
 def worth_waiting_for(job: Job[Any], active: Iterable[Run], slots: SlotCache) -> Reading | None:
     """The longest prefix of the job's that a running job is reading, if that is much more than any slot holds now.
 
-    The reader is as far as any other slot, so that waiting for it takes no longer than reading the same tokens.
+    What a slot held as the reader came is in the reader's too, so that it is hardly ever behind any other.
     """
     readers = [run for run in active if run.job.salt == job.salt and run.context_left >= _WORTH_WAITING]
-    if not readers:
+    readings = [Reading(run, min(shared_prefix(run.job.ids, job.ids), run.reads_to)) for run in readers]
+    longest = max(readings, key=lambda reading: reading.length, default=None)
+    if longest is None or longest.length - slots.held(job.ids, job.salt) < _WORTH_WAITING:
         return None
-    held = slots.held(job.ids, job.salt)
-    found: Reading | None = None
-    for run in readers:
-        assert run.seat is not None
-        most = min(run.seat.length + run.context_left, job.usable)
-        if run.seat.length >= held and most - held >= _WORTH_WAITING:
-            length = min(shared_prefix(run.job.ids, job.ids), most)
-            if length - held >= _WORTH_WAITING and (found is None or length > found.length):
-                found = Reading(run, length)
-    return found
+    return longest

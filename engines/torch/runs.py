@@ -48,6 +48,16 @@ class Run:
         """Tokens of the feed that may still go in chunks."""
         return self.feed.divisible - self.fed if self.feed is not None else 0
 
+    @property
+    def held(self) -> int:
+        """Tokens that its slot holds."""
+        return self.seat.length if self.seat is not None else 0
+
+    @property
+    def reads_to(self) -> int:
+        """Tokens that its slot will hold once what may go in chunks is fed."""
+        return self.held + self.context_left
+
     def timings(self, rows: int, sessions: int) -> PassTimings:
         total = time.monotonic() - self.since
         queue = max(0.0, total - self.forward_seconds - self.sample_seconds)

@@ -93,6 +93,17 @@ async def test_it_does_not_matter_how_much_has_been_read_by_then() -> None:
 
 
 @async_test
+async def test_a_few_tokens_held_elsewhere_make_no_difference() -> None:
+    runner = FakeRunner(num_slots=6)
+    async with running(runner, prefill_chunk=CHUNK) as loop:
+        await start(loop, PROMPT[:6] + [30] * 50, owner=1)
+        before = fed(runner)
+        tasks = [start(loop, PROMPT) for _ in range(4)]
+        assert [await task for task in tasks] == [decoded(PROMPT)] * 4
+    assert fed(runner) - before == len(PROMPT) + 3
+
+
+@async_test
 async def test_a_shared_beginning_is_read_once_and_nobody_waits_for_anothers_rest() -> None:
     runner = FakeRunner()
     gate = Turnstile(runner)
@@ -197,10 +208,10 @@ async def test_those_that_wait_keep_their_deadlines_and_may_be_cancelled() -> No
     async with running(runner, prefill_chunk=CHUNK) as loop:
         reader = start(loop, PROMPT)
         await gate.let()
-        late, unwanted = await join(loop, PROMPT, time.monotonic() + 0.05), await join(loop, PROMPT)
+        late, unwanted = await join(loop, PROMPT, time.monotonic() + 0.1), await join(loop, PROMPT)
         await gate.let(1)
         unwanted.cancel()
-        await asyncio.sleep(0.06)
+        await asyncio.sleep(0.12)
         await gate.let(1)
         for task, error in ((late, DeadlineExceeded), (unwanted, asyncio.CancelledError)):
             with pytest.raises(error):
