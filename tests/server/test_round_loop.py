@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from server.errors import InvalidRequest
 from tests.server.workers.fake_model import STOP
-from tests.server.workers.fake_worker import FakeWorker
+from tests.server.workers.fake_worker import Answer, FakeWorker
 from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 
 
@@ -200,5 +201,24 @@ def test_named_pools() -> None:
             assert tokens(await collect(fleet, request(draft_model="lookup"))) == expected()
             assert {call.draft_model for _, call in first.calls} == {"lookup"}
             await other.kill()
+
+    asyncio.run(main())
+
+
+def test_a_first_answer_that_waited_for_anothers_reading_is_no_measure_of_a_round() -> None:
+    """All of its prompt counts as cached, though it took as long as reading it."""
+
+    class Waits(FakeWorker):
+        def round(self, *args: Any) -> Answer:
+            answer = super().round(*args)
+            first = args[0].context.start == 0
+            timings = {**answer["timings"], "total_ms": 9000.0 if first else 1.0}
+            return {**answer, "cached_tokens": len(args[1]) - 1, "timings": timings}
+
+    async def main() -> None:
+        async with fleet_over([Waits("target")], [FakeWorker("draft")]) as fleet:
+            await collect(fleet, request(draft_tokens=3))
+            (target,) = fleet._targets
+            assert 0.0 < target.step_times.verify(4) < 0.5
 
     asyncio.run(main())
