@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 
 import pytest
 
@@ -113,7 +114,7 @@ async def test_a_shared_beginning_is_read_once_and_nobody_waits_for_anothers_res
     async with running(runner, prefill_chunk=CHUNK) as loop:
         tasks = [start(loop, shared + rest) for rest in rests]
         for i, task in enumerate(tasks):
-            task.add_done_callback(lambda _, i=i: done.append(i))
+            task.add_done_callback(partial(lambda i, _: done.append(i), i))
         await gate.let()
         gate.open()
         assert [await task for task in tasks] == [decoded(shared + rest) for rest in rests]
@@ -285,8 +286,8 @@ async def test_whatever_comes_and_goes_everyone_gets_the_right_tokens(seed: int)
 
         async def one() -> None:
             ids = PROMPT[: chance.choice([0, 70, 120, 199])] + [chance.randrange(31)] * chance.choice([1, 20, 50])
-            more = {"owner": chance.choice([None, 1, 2, 3]), "salt": chance.choice([None, None, "a"])}
-            task = start(loop, ids, steps=2, **more)
+            owner, salt = chance.choice([None, 1, 2, 3]), chance.choice([None, None, "a"])
+            task = start(loop, ids, steps=2, owner=owner, salt=salt)
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.random() * 0.01)
                 task.cancel()
