@@ -129,7 +129,8 @@ class RoundLoop:
         answer, seconds = await self._target.verify(draft.candidates, self._remaining)
         rows = _rows(draft.candidates)
         length = len(self._sequence)
-        if length - answer.cached_tokens <= _MOST_UNREAD:  # else it read a prompt, which says nothing of a round
+        # Reading a prompt, or waiting for another call that reads it, says nothing of a round.
+        if length > len(self._request.prompt) and length - answer.cached_tokens <= _MOST_UNREAD:
             self._target.step_times.observe_verify(rows, answer.timings.rows, answer.timings.total_ms / 1000, seconds)
         round_ = self._emit(answer, seconds, draft)
         if self._speculating is not None and (draft.failed or draft.source is not None):

@@ -31,7 +31,7 @@ class TorchEngine:
         loop = self.loop
         return [
             ("num_requests_running", "Calls on a slot", lambda: loop.running),
-            ("num_requests_waiting", "Calls that wait for a slot", lambda: loop.waiting),
+            ("num_requests_waiting", "Calls without a slot yet", lambda: loop.waiting),
             ("slots", "Sessions whose keys and values can be held", lambda: len(loop.slots.slots)),
             ("slots_used", "Slots that hold something", lambda: loop.slots.filled),
         ]

@@ -22,6 +22,7 @@ from engines.torch.chained import Chained, draw_chains, is_chain, is_context, re
 from engines.torch.draws import draw_batch
 from engines.torch.jobs import Chains, Job, ModelRunner, Passed, Seat
 from engines.torch.plan import Pace
+from engines.torch.read_once import worth_waiting_for
 from engines.torch.runs import Piece, Run, plan
 from engines.torch.slots import SlotCache
 from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, QueueFull, WireError
@@ -142,7 +143,8 @@ class EngineLoop:
         with self._wake:
             if self._closing:
                 raise NotReady("the worker is shutting down")
-            waiting = len(self._submitted) + len(self._queue)
+            # Those that wait for a prefix have a slot kept for them, so that there are no more of them than slots.
+            waiting = len(self._submitted) + sum(queued.awaits is None for queued in self._queue)
             if waiting >= self._max_queue and not self.slots.owns(job.owner):
                 raise QueueFull(f"{waiting} requests wait already")
             self._submitted.append(run)
@@ -219,23 +221,43 @@ class EngineLoop:
         self._active = [run for run in self._active if not run.ended]
 
     def _admit(self) -> None:
-        """Give slots to waiting jobs, first come first served but for those whose session has its slot already."""
+        """Give slots to waiting jobs, first come first served but for those whose session has its slot already.
+
+        A job that waits for a prefix keeps its place: those behind it leave a slot for it. Of those that have waited
+        one a tick goes on, as running streams would stall while a long prefix is copied for all of them.
+        """
         while self._disowned:
             self.slots.disown(self._disowned.popleft())
         now = time.monotonic()
+        kept = 0
+        copied = False
         for run in tuple(self._queue):
             if run.cancelled or now >= run.deadline:
                 continue  # It came after `_drop`, which will see to it.
+            waited = run.awaits is not None
+            if (waited and copied) or self._awaits_prefix(run, kept):
+                kept += 1
+                continue
             job = run.job
-            slot = self.slots.acquire(job.ids, job.salt, job.owner, job.usable)
+            slot = self.slots.acquire(job.ids, job.salt, job.owner, job.usable, kept)
             if slot is None:
                 continue
+            copied |= waited
             with self._wake:
                 self._queue.remove(run)
             self._active.append(run)
             run.seat = Seat(slot, self._runner)
             run.steps = job.steps(run.seat)
             self._step(run, None)
+
+    def _awaits_prefix(self, run: Run, kept: int) -> bool:
+        """Whether a job for which there is a slot had better wait for what a running one reads."""
+        if run.awaits is not None and run.awaits.goes_on:
+            return True
+        run.awaits = None
+        if not self.slots.owns(run.job.owner) and self.slots.available > kept:
+            run.awaits = worth_waiting_for(run.job, self._active, self.slots)
+        return run.awaits is not None
 
     def _resume(self) -> None:
         """Go on with jobs that waited for something else than the model."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from engines.torch.jobs import Feed, Job, PassTimings, Seat, Steps, Wait
 from engines.torch.plan import SHORT_TOKENS, Pace, split_budget
+from engines.torch.read_once import Reading
 from engines.torch.rows import Row
 
 
@@ -24,6 +25,7 @@ class Run:
         self.future.add_done_callback(lambda future: future.cancelled() or future.exception())
         self.cancelled = False
         self.ended = False
+        self.awaits: Reading | None = None
         self.seat: Seat | None = None
         self.steps: Steps[Any] | None = None
         self.feed: Feed | None = None
@@ -45,6 +47,16 @@ class Run:
     def context_left(self) -> int:
         """Tokens of the feed that may still go in chunks."""
         return self.feed.divisible - self.fed if self.feed is not None else 0
+
+    @property
+    def held(self) -> int:
+        """Tokens that its slot holds."""
+        return self.seat.length if self.seat is not None else 0
+
+    @property
+    def reads_to(self) -> int:
+        """Tokens that its slot will hold once what may go in chunks is fed."""
+        return self.held + self.context_left
 
     def timings(self, rows: int, sessions: int) -> PassTimings:
         total = time.monotonic() - self.since

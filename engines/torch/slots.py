@@ -73,15 +73,26 @@ class SlotCache:
         """Slots that hold anything. Safe to ask from any thread."""
         return sum(bool(slot.ids) for slot in self.slots)
 
-    def acquire(self, ids: Sequence[int], salt: str | None, owner: int | None, usable: int) -> Slot | None:
+    @property
+    def available(self) -> int:
+        """Slots that a sequence without one could get now."""
+        return len(self._free())
+
+    def held(self, ids: Sequence[int], salt: str | None) -> int:
+        """Length of the longest prefix of `ids` that a slot holds."""
+        return self._best_match(ids, salt)[1]
+
+    def acquire(
+        self, ids: Sequence[int], salt: str | None, owner: int | None, usable: int, kept: int = 0
+    ) -> Slot | None:
         """Pin a slot for a sequence; its `ids` are then the longest prefix of the first `usable` that could be had.
 
         In this order: the session's own slot; the slot with the longest common prefix, taken over where that prefix
         is most of what it holds and no living session owns it, otherwise copied from; the least recently used one that
-        may be had. None where every slot is pinned or held for a session.
+        may be had. None where every slot, but for `kept` of them, is pinned or held for a session.
         """
         own = self._owned.get(owner) if owner is not None else None
-        if own is None and self._evictable() is None:
+        if own is None and self.available <= kept:
             return None
         target: Slot | None
         if own is not None and not own.pinned:
@@ -131,15 +142,19 @@ class SlotCache:
                     best, length = slot, match
         return best, length
 
-    def _evictable(self) -> Slot | None:
-        """The slot that will be missed least: an empty one, then the least recently used, the ownerless first."""
+    def _free(self) -> list[Slot]:
         now = self._clock()
-        free = [
+        return [
             slot
             for slot in self.slots
             if not slot.pinned and (slot.owner is None or now - slot.last_used >= self._hold_seconds)
         ]
-        return min(free, key=lambda slot: (slot.owner is not None, bool(slot.ids), slot.last_used), default=None)
+
+    def _evictable(self) -> Slot | None:
+        """The slot that will be missed least: an empty one, then the least recently used, the ownerless first."""
+        return min(
+            self._free(), key=lambda slot: (slot.owner is not None, bool(slot.ids), slot.last_used), default=None
+        )
 
     def _pin(self, slot: Slot, salt: str | None, owner: int | None, length: int) -> Slot:
         if slot.owner is not None and slot.owner != owner:

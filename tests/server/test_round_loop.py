@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from server.adaptive.times import StepTimes
 from server.errors import InvalidRequest
 from tests.server.workers.fake_model import STOP
 from tests.server.workers.fake_worker import FakeWorker
@@ -200,5 +201,20 @@ def test_named_pools() -> None:
             assert tokens(await collect(fleet, request(draft_model="lookup"))) == expected()
             assert {call.draft_model for _, call in first.calls} == {"lookup"}
             await other.kill()
+
+    asyncio.run(main())
+
+
+def test_a_first_answer_is_no_measure_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have waited for a prompt that another call read, and count all of it as cached."""
+    observed: list[int] = []
+    monkeypatch.setattr(StepTimes, "observe_verify", lambda self, own_rows, *_: observed.append(own_rows))
+
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")]) as fleet:
+            await collect(fleet, request(draft_tokens=3))
+        verified = [1 + len(call.candidates[0].token_ids) if call.candidates else 1 for _, call in target.calls]
+        assert observed == verified[1:]
 
     asyncio.run(main())

@@ -1,0 +1,42 @@
+"""A prompt that several jobs share is read once: who comes while another job reads it waits until it can be copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from engines.torch.slots import SlotCache, shared_prefix
+
+if TYPE_CHECKING:
+    from engines.torch.jobs import Job
+    from engines.torch.runs import Run
+
+_WORTH_WAITING = 64
+"""Tokens that waiting must save: reading fewer takes little more than the pass that is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A prefix of `length` tokens that `reader` is about to have read."""
+
+    reader: Run
+    length: int
+
+    @property
+    def goes_on(self) -> bool:
+        """False once the slot holds the prefix, and where what the reader still feeds will not bring it there."""
+        return self.reader.held < self.length <= self.reader.reads_to
+
+
+def worth_waiting_for(job: Job[Any], active: Iterable[Run], slots: SlotCache) -> Reading | None:
+    """The longest prefix of the job's that a running job is reading, if that is much more than any slot holds now.
+
+    What a slot held as the reader came is in the reader's too, so that it is hardly ever behind any other.
+    """
+    readers = [run for run in active if run.job.salt == job.salt and run.context_left >= _WORTH_WAITING]
+    readings = [Reading(run, min(shared_prefix(run.job.ids, job.ids), run.reads_to)) for run in readers]
+    longest = max(readings, key=lambda reading: reading.length, default=None)
+    if longest is None or longest.length - slots.held(job.ids, job.salt) < _WORTH_WAITING:
+        return None
+    return longest
