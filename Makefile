@@ -20,7 +20,7 @@ run: $(VENV)/installed-worker
 	@exec $(BIN)/tandem up $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 install-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/installed-vllm
