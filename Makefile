@@ -26,7 +26,7 @@ install-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/installed-vllm
 
 test-vllm: install-vllm
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm --timeout 900 $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm --numprocesses $(JOBS) --dist loadgroup --timeout 900 $(ARGS)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check
