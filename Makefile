@@ -20,13 +20,13 @@ run: $(VENV)/installed-worker
 	@exec $(BIN)/tandem up $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 install-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/installed-vllm
 
 test-vllm: install-vllm
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest tests/vllm --numprocesses $(JOBS) --dist loadgroup --timeout 900 $(ARGS)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check

@@ -117,16 +117,24 @@ class Process:
 
     def close(self) -> None:
         """End it: politely, then not."""
+        self.ask_to_end()
+        self.reap()
+
+    def ask_to_end(self) -> None:
+        """SIGTERM, also where it is suspended; `reap` waits for what comes of it."""
         if self._process.poll() is None:
             self.resume()
             self.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self.wait(5)
+
+    def reap(self) -> None:
+        """Wait five seconds for its end, then kill it."""
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(5)
         self.kill()
 
 
 class Stack:
-    """A set of processes that end together, newest first, and their logs' folder."""
+    """A set of processes that end together, and their logs' folder."""
 
     def __init__(self, logs: Path | None = None) -> None:
         self.logs = logs or Path(tempfile.mkdtemp(prefix="tandem-logs-"))
@@ -164,7 +172,9 @@ class Stack:
 
     def close(self) -> None:
         for process in reversed(self.processes):
-            process.close()
+            process.ask_to_end()
+        for process in reversed(self.processes):  # they have ended side by side
+            process.reap()
         self.processes.clear()
 
     def __enter__(self) -> Self:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.client import Answer
 from benchmarks.equality import Reference, compare, covering_array
 from benchmarks.models import bundled
 from benchmarks.prompts import SHORT
@@ -19,19 +20,32 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
     "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 11},
 }
 DRAFTED = [(drafter, draft_tokens) for drafter in ("lookup", "model", "scripted") for draft_tokens in (1, 3, 8)]
+PROMPTS = SHORT[:3]
+OPTIONS: dict[str, Any] = {"max_tokens": 32, "logprobs": True}
 NEAR_TIE = 1e-3
 DRAWN_CELLS = 12
 
 
+@pytest.fixture(scope="module")
+def plain(tiny: Services) -> dict[str, list[Answer]]:
+    """Plain decoding's answers to PROMPTS, by the name of the sampling parameters."""
+    return {
+        name: [tiny.client.chat(prompt, speculative=speculative("none"), **OPTIONS, **sampling) for prompt in PROMPTS]
+        for name, sampling in SAMPLINGS.items()
+    }
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(("drafter", "draft_tokens"), DRAFTED)
-def test_tiny_model(tiny: Services, sampling: str, drafter: str, draft_tokens: int) -> None:
-    options = {"max_tokens": 32, "logprobs": True, **SAMPLINGS[sampling]}
+def test_tiny_model(
+    tiny: Services, plain: dict[str, list[Answer]], sampling: str, drafter: str, draft_tokens: int
+) -> None:
     drafted = 0
-    for prompt in SHORT[:3]:
-        plain = tiny.client.chat(prompt, speculative=speculative("none"), **options)
-        found = tiny.client.chat(prompt, speculative=speculative(drafter, draft_tokens), **options)
-        assert found.identity == plain.identity
+    for prompt, expected in zip(PROMPTS, plain[sampling], strict=True):
+        found = tiny.client.chat(
+            prompt, speculative=speculative(drafter, draft_tokens), **OPTIONS, **SAMPLINGS[sampling]
+        )
+        assert found.identity == expected.identity
         drafted += (found.speculation or {})["num_draft_tokens"]
     assert drafted > 0 or drafter == "lookup"
 

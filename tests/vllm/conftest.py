@@ -20,6 +20,15 @@ from tests.tiny_models import make_tiny_model, truncate_model
 
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") is not None else ["test_*.py"]
 
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Which tests stay together where several run side by side: those on one set of processes."""
+    for item in items:
+        if item.path.parent == Path(__file__).parent:
+            shared = "workers" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("workers" if shared else item.path.stem))
+
+
 CONTEXT = 384
 COMMON: dict[str, Any] = {"dtype": "float32", "threads": 1, "context_length": CONTEXT}
 VLLM: dict[str, Any] = {
@@ -72,7 +81,7 @@ def workers(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPat
             [drafters["vllm"].url],
             draft_pools={name: [process.url] for name, process in drafters.items()},
             probe_interval_seconds=0.3,
-            recovery_timeout_seconds=240,
+            recovery_timeout_seconds=600,
             draft_timeout_seconds=10,
         )
         stack.wait_ready(400)  # vLLM imports itself in three processes, one after another
