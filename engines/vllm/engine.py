@@ -158,7 +158,7 @@ class VllmEngine:
         try:
             self.llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[stat_logger(self.stats)])
         except (ValueError, RuntimeError, TypeError, OSError, NotImplementedError) as error:
-            raise ModelError(f"vLLM could not start with {arguments['model']}: {error}") from error
+            raise ModelError(f"vLLM could not start with {arguments['model']}: {error}{_hint(arguments)}") from error
         self.max_sequences = self.llm.vllm_config.scheduler_config.max_num_seqs
         self._watching = asyncio.create_task(self._watch())
 
@@ -207,3 +207,11 @@ async def _until(ended: asyncio.Future[None]) -> None:
     while not ended.done() and (left := give_up - time.monotonic()) > 0:
         with suppress(asyncio.CancelledError):
             await asyncio.wait({ended}, timeout=left)
+
+
+def _hint(arguments: dict[str, Any]) -> str:
+    """vLLM's engine process logs its reason and passes none on; memory for keys and values is the commonest."""
+    if (memory := arguments.get("kv_cache_memory_bytes")) is None:
+        return ""
+    gib, length = memory / 2**30, arguments["max_model_len"]
+    return f" (memory_gb {gib:g} has to hold a context of {length} tokens; what vLLM says of it stands above)"
