@@ -90,7 +90,8 @@ class Connection:
             return from_json(body) if body else None
         except (OSError, HTTPException, ValueError, RecursionError) as error:
             self.close()
-            what = "no answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
+            late = isinstance(error, TimeoutError)
+            what = f"no answer within {1e3 * seconds:.0f} ms" if late else f"{type(error).__name__}: {error}"
             raise ExchangeFailed(what) from None
         except ExchangeFailed:
             self.close()

@@ -81,7 +81,7 @@ class DraftWorker:
             items = _batch(connection, questions, seconds)
         except ExchangeFailed as failure:
             connection.close()
-            self._failed(str(failure))
+            self._failed(f"{failure} (a step waits for deadline_ms, by default half of what it takes)")
             return None
         self._idle.append(connection)
         return items
