@@ -42,7 +42,7 @@ class WorkerConfig(BaseModel):
     memory_gb: float | None = Field(
         default=None,
         gt=0.0,
-        le=1_048_576.0,
+        le=1_048_576,
         description="memory for keys and values, in GiB; given, it sets the number of slots",
     )
     context_length: int | None = Field(
@@ -135,7 +135,8 @@ class DraftWorkerConfig(WorkerConfig):
     )
     chains: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="draft a candidate's tokens without the host between them, on CUDA as CUDA graphs; auto: on CUDA",
+        description="draft a candidate's tokens without the host between them, on CUDA as CUDA graphs; auto: on CUDA "
+        "(on a CPU it reads prompts slowly)",
     )
     compile: bool = Field(
         default=True, description="on CUDA, have torch.compile fuse the small kernels of what `chains` runs"

@@ -158,7 +158,9 @@ class VllmEngine:
         try:
             self.llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[stat_logger(self.stats)])
         except (ValueError, RuntimeError, TypeError, OSError, NotImplementedError) as error:
-            raise ModelError(f"vLLM could not start with {arguments['model']}: {error}{_hint(arguments)}") from error
+            raise ModelError(
+                f"vLLM could not start with {arguments['model']}: {error}{_hint(arguments, error)}"
+            ) from error
         self.max_sequences = self.llm.vllm_config.scheduler_config.max_num_seqs
         self._watching = asyncio.create_task(self._watch())
 
@@ -209,9 +211,10 @@ async def _until(ended: asyncio.Future[None]) -> None:
             await asyncio.wait({ended}, timeout=left)
 
 
-def _hint(arguments: dict[str, Any]) -> str:
-    """vLLM's engine process logs its reason and passes none on; memory for keys and values is the commonest."""
-    if (memory := arguments.get("kv_cache_memory_bytes")) is None:
+def _hint(arguments: dict[str, Any], error: Exception) -> str:
+    """Where vLLM's engine process logged its reason and passed none on: the commonest one."""
+    memory = arguments.get("kv_cache_memory_bytes")
+    if memory is None or "Engine core initialization failed" not in str(error):
         return ""
     gib, length = memory / 2**30, arguments["max_model_len"]
-    return f" (memory_gb {gib:g} has to hold a context of {length} tokens; what vLLM says of it stands above)"
+    return f" (its own words stand above; memory_gb {gib:g} has to hold a context of {length} tokens)"
