@@ -29,6 +29,7 @@ DRAFTS: dict[str, dict[str, Any]] = {
     "right but slow": {"mode": "right", "delay": 0.3, "every": 1},
     "right, stalling": {"mode": "right", "delay": 3.0, "every": 5},
 }
+ADAPTIVE = {"draft_model": "scripted", "draft_tokens": 5, "adaptive_speculation": True}
 PROMPTS = [prompt for prompts in KINDS.values() for prompt in prompts]
 
 
@@ -54,17 +55,22 @@ def speed(answers: list[Answer], settle: int) -> float:
     return sum(answer.tokens_per_second(settle) for answer in answers)
 
 
+def behave(services: Services, **script: Any) -> None:
+    httpx.post(f"{services.drafters['scripted'].url}/behave", json=script, trust_env=False).raise_for_status()
+
+
+def teach(services: Services, streams: int, tokens: int) -> None:
+    """Have the scripted drafter see the texts, so that `right` knows what is right."""
+    behave(services, mode="wrong", delay=0.0)
+    run(services, streams, tokens, {**ADAPTIVE, "adaptive_speculation": False, "draft_tokens": 1})
+
+
 def measure(services: Services, draft: str, streams: int, options: argparse.Namespace) -> dict[str, Any]:
-    adaptive = {"draft_model": "scripted", "draft_tokens": 5, "adaptive_speculation": True}
-    url = services.drafters["scripted"].url
-    # So that `right` knows what is right.
-    httpx.post(f"{url}/behave", json={"mode": "wrong", "delay": 0.0}, trust_env=False)
-    run(services, streams, options.tokens, {**adaptive, "adaptive_speculation": False, "draft_tokens": 1})
-    httpx.post(f"{url}/behave", json=DRAFTS[draft], trust_env=False)
+    behave(services, **DRAFTS[draft])
     ratios, same, drafted = [], 0, 0
     for _ in range(options.repeats):
         plain = run(services, streams, options.tokens, {"enabled": False})
-        found = run(services, streams, options.tokens, adaptive)
+        found = run(services, streams, options.tokens, ADAPTIVE)
         ratios.append(speed(found, options.settle) / speed(plain, options.settle))
         same += sum(a.text == b.text for a, b in zip(plain, found, strict=True))
         drafted += sum((answer.speculation or {})["num_draft_tokens"] for answer in found)
@@ -93,6 +99,7 @@ def main() -> None:
         workers = {"slots": max(options.streams), "context_length": 1024}
         services = start(stack, model, drafters=["scripted"], worker_settings=workers)
         for streams in options.streams:
+            teach(services, streams, options.tokens)
             for draft in options.drafts:
                 rows.append(measure(services, draft, streams, options))
                 print(rows[-1], flush=True)

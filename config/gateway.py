@@ -36,7 +36,7 @@ class GatewayConfig(BaseModel):
         default=2.0, description="for a target to come back, or to have room, before the first token; then 503 or 429"
     )
     recovery_timeout_seconds: Seconds = Field(
-        default=30.0, description="for a lost target to come back, or another to take over, in mid-stream"
+        default=120.0, description="for a lost target to come back, or another to take over, in mid-stream"
     )
     probe_interval_seconds: Seconds = Field(default=2.0, description="between looks at each worker's state")
 

@@ -71,7 +71,7 @@ class _Variables(EnvSettingsSource):
         )
 
     def decode_complex_value(self, field_name: str, field: FieldInfo, value: Any) -> Any:
-        return _decode(str(value))
+        return _decode(str(value), field)
 
 
 def load(
@@ -200,14 +200,14 @@ def _flag_value(field: FieldInfo, flag: str, value: Any) -> Any:
     if not (isinstance(value, str) and str(field.annotation).startswith(("list[", "dict["))):
         return value
     try:
-        return _decode(value)
+        return _decode(value, field)
     except ValueError:
         raise SettingsError(f"{flag}: is not valid JSON") from None
 
 
-def _decode(text: str) -> Any:
+def _decode(text: str, field: FieldInfo) -> Any:
     """A list or mapping from JSON; a list may also be written with commas between. Raises ValueError."""
-    if text.strip().startswith(("[", "{")):
+    if text.strip().startswith(("[", "{")) or str(field.annotation).startswith("dict["):
         return json.loads(text)
     return [part.strip() for part in text.split(",") if part.strip()]
 

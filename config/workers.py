@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, SecretStr, model_validator
 
 from config.urls import worker_url
+from config.vllm_arguments import check_vllm_arguments
 
 LOOKUP_DRAFTER = "lookup"
 """The drafter that needs no model, as the value of `DraftWorkerConfig.model` and as a request's `draft_model`."""
@@ -39,7 +40,10 @@ class WorkerConfig(BaseModel):
     )
     slots: int = Field(default=8, ge=1, le=1024, description="sessions whose keys and values are held at once")
     memory_gb: float | None = Field(
-        default=None, gt=0.0, description="memory for keys and values, in GiB; given, it sets the number of slots"
+        default=None,
+        gt=0.0,
+        le=1_048_576,
+        description="memory for keys and values, in GiB; given, it sets the number of slots",
     )
     context_length: int | None = Field(
         default=None, ge=16, le=1_048_576, description="tokens a slot holds; none: the model's own, at most 8192"
@@ -85,6 +89,8 @@ class WorkerConfig(BaseModel):
             raise ValueError(
                 "device: vLLM takes what CUDA_VISIBLE_DEVICES shows it, or the CPU if it is built for that"
             )
+        else:
+            check_vllm_arguments(self.vllm_args, self.dtype)
         return self
 
 
@@ -111,6 +117,8 @@ class TargetWorkerConfig(WorkerConfig):
     def _drafts_for_vllm(self) -> Self:
         if self.draft_workers and self.engine != "vllm":
             raise ValueError("draft_workers: needs engine vllm; other targets leave the rounds to the gateway")
+        if self.strategy == "threshold" and self.engine == "vllm":
+            raise ValueError("strategy: engine vllm cannot do threshold (docs/vllm.md)")
         return self
 
 
@@ -127,7 +135,8 @@ class DraftWorkerConfig(WorkerConfig):
     )
     chains: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="draft a candidate's tokens without the host between them, on CUDA as CUDA graphs; auto: on CUDA",
+        description="draft a candidate's tokens without the host between them, on CUDA as CUDA graphs; auto: on CUDA "
+        "(on a CPU it reads prompts slowly)",
     )
     compile: bool = Field(
         default=True, description="on CUDA, have torch.compile fuse the small kernels of what `chains` runs"

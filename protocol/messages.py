@@ -80,6 +80,12 @@ class Grammar(Message):
     value: str = Field(max_length=1_048_576)
     start: int = Field(ge=0)
 
+    @model_validator(mode="after")
+    def _json_object_says_it_all(self) -> Grammar:
+        if self.type == "json_object" and self.value:
+            raise ValueError("value: json_object takes none")
+        return self
+
 
 class GrammarCheckRequest(Message):
     """`POST /v1/grammar/check` on a target: can this be honoured? (`start` plays no part.) No: a 400 says why."""
@@ -188,7 +194,9 @@ class DraftResponse(Reply):
 
 
 class VerifyRequest(SequenceRequest):
-    candidates: list[Candidate] = Field(max_length=MAX_CANDIDATES, description="none: the target's own next token")
+    candidates: list[Candidate] = Field(
+        default_factory=list, max_length=MAX_CANDIDATES, description="none: the target's own next token"
+    )
     strategy: Strategy = "deterministic"
     acceptance_threshold: Finite = Field(default=0.1, ge=0.0, le=1.0, description="for `threshold`")
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS, description="how many alternatives a token")

@@ -165,7 +165,8 @@ class RoundLoop:
             return
         async with aclosing(self._target.generate(max_tokens, self._target_speculation())) as stream:  # type: ignore[type-var]
             async for answer, seconds in stream:
-                if answer.num_drafted == 0:
+                # The first one's time is the prompt's.
+                if answer.num_drafted == 0 and len(self._sequence) > len(self._request.prompt):
                     self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
                 yield self._emit(answer, seconds, Draft.none(), "target" if answer.num_drafted else None)
 

@@ -32,9 +32,6 @@ KEEP_ALIVE_SECONDS = 65
 uvicorn's equal 5 s a request could be sent just as the server hangs up."""
 
 
-_GC_THRESHOLD = 20_000
-
-
 class _Server(uvicorn.Server):
     """When the drain time is over, or on a second signal, `end_requests` is called; soon after all is cut."""
 
@@ -158,6 +155,9 @@ def run_target_worker(settings: TargetSettings) -> None:
 
     runner = Runner(settings.host, settings.port, settings.drain_timeout_ms / 1000)
     runner.run(create_app(settings, on_failure=runner.fail, on_loaded=settle_heap))
+
+
+_GC_THRESHOLD = 20_000
 
 
 def settle_heap() -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from protocol.errors import BadRequest, Unsupported
-from protocol.messages import GenerateRequest, ModelInfo, SequenceRequest, VerifyRequest
+from protocol.errors import Unsupported
+from protocol.messages import GenerateRequest, ModelInfo, VerifyRequest
 from target_worker.strategies import check_candidates
 from worker.checks import check_ids, check_sequence
 
 
 def check_verify(request: VerifyRequest, info: ModelInfo) -> None:
     """Raises a WireError for what this target cannot honour."""
-    _check(request, info)
+    check_sequence(request, info)
     capabilities = info.capabilities
     if request.strategy not in capabilities.strategies:
         raise Unsupported(f"strategy {request.strategy} is not supported", "strategy")
@@ -24,16 +24,7 @@ def check_verify(request: VerifyRequest, info: ModelInfo) -> None:
 
 def check_generate(request: GenerateRequest, info: ModelInfo) -> None:
     """Raises a WireError for what this target cannot honour."""
-    _check(request, info)
+    check_sequence(request, info)
     speculation = request.speculation
     if speculation is not None and speculation.enabled and "target" not in info.capabilities.rounds:
         raise Unsupported("this target does not drive speculative rounds itself", "speculation.enabled")
-
-
-def _check(request: SequenceRequest, info: ModelInfo) -> None:
-    check_sequence(request, info)
-    vocabulary = info.vocabulary.logits_size if info.vocabulary is not None else 0
-    check_ids(request.sampling.stop_token_ids, vocabulary, "sampling.stop_token_ids")
-    for key in request.sampling.logit_bias:
-        if int(key) >= vocabulary:
-            raise BadRequest(f"is outside the vocabulary of {vocabulary}", f"sampling.logit_bias.{key}")

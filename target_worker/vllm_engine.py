@@ -44,7 +44,7 @@ def load_target(
     capabilities = Capabilities(
         rounds=["gateway"],
         strategies=_STRATEGIES,
-        default_strategy=config.strategy if config.strategy in _STRATEGIES else "deterministic",
+        default_strategy=config.strategy,
         max_candidates=min(config.max_candidates, MAX_CANDIDATES),
         max_draft_tokens=MAX_DRAFT_TOKENS,
         max_logprobs=MAX_LOGPROBS,

@@ -16,7 +16,12 @@ def check_sequence(request: SequenceRequest, info: ModelInfo) -> None:
     if length >= info.context_length:
         raise ContextTooLong(f"{length} tokens leave no room in a context of {info.context_length}", "context")
     if info.vocabulary is not None:
-        check_ids(request.context.token_ids, info.vocabulary.logits_size, "context.token_ids")
+        vocabulary = info.vocabulary.logits_size
+        check_ids(request.context.token_ids, vocabulary, "context.token_ids")
+        check_ids(request.sampling.stop_token_ids, vocabulary, "sampling.stop_token_ids")
+        for key in request.sampling.logit_bias:
+            if int(key) >= vocabulary:
+                raise BadRequest(f"is outside the vocabulary of {vocabulary}", f"sampling.logit_bias.{key}")
 
 
 def check_grammar_type(grammar: Grammar, info: ModelInfo) -> None:

@@ -103,12 +103,12 @@ class Lifecycle(Generic[S]):
     def _run(self) -> None:
         try:
             service = self._load(self._progress)
+            self._on_loaded()
         except Exception as error:
             if not isinstance(error, self._expected):
                 logger.exception("loading failed")
             self.fail(str(error) or type(error).__name__, "loading failed: ")
             return
-        self._on_loaded()
         if not self._failed:
             self._detail = "ready"
         self._service = service

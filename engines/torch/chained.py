@@ -35,25 +35,23 @@ class Chained:
                 yield piece, Passed(_NO_LOGITS, draws, piece.run.timings(rows, self.sessions))
 
 
-def is_chain(chains: Chains | None, piece: Piece) -> bool:
+def is_chain(chains: Chains, piece: Piece) -> bool:
     """Whether the job allows a chain here, and the runner can draw it."""
     feed = piece.feed
-    return chains is not None and piece.whole and feed.chain > 0 and chains.takes(piece.row, feed.rows[0])
+    return piece.whole and feed.chain > 0 and chains.takes(piece.row, feed.rows[0])
 
 
-def is_context(chains: Chains | None, piece: Piece) -> bool:
+def is_context(piece: Piece) -> bool:
     """Whether the piece is a part of a text of which nothing but keys and values is wanted."""
     row = piece.row
-    return chains is not None and row.parents is None and row.logits_from == len(row.token_ids)
+    return row.parents is None and row.logits_from == len(row.token_ids)
 
 
-def shortened(chains: Chains | None, pieces: Sequence[Piece]) -> list[Piece]:
+def shortened(chains: Chains, pieces: Sequence[Piece]) -> list[Piece]:
     """The pieces; of those whose context alone is too long for a chain all but its last token, so that one comes next.
 
     Otherwise a drafter that fell behind by a few tokens would go on token by token, and fall behind for good.
     """
-    if chains is None:
-        return list(pieces)
     return [_context(piece) if _is_late(chains, piece) else piece for piece in pieces]
 
 

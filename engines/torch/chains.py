@@ -29,8 +29,7 @@ MAX_SEQUENCES = 32
 MAX_STEPS = 32
 MAX_TAIL = 16
 """Tokens of context that a chain may begin with: after a round one, or two where all drafts were accepted; more where
-rounds went by without a draft. With fewer, a drafter that fell behind would need a pass of its own to catch up, which
-takes as long as a round, and would stay behind (measured on an H100 with eight streams)."""
+rounds went by without a draft, so that a drafter that fell behind catches up in passing."""
 _SEQUENCES = (2, 4, 8, 16, MAX_SEQUENCES)
 """One sequence is computed as two: matrix products take as long, and torch.compile would compile for one anew."""
 _TAILS = (1, 2, 4, MAX_TAIL)

@@ -144,7 +144,9 @@ class EngineLoop:
             if self._closing:
                 raise NotReady("the worker is shutting down")
             # Those that wait for a prefix have a slot kept for them, so that there are no more of them than slots.
-            waiting = len(self._submitted) + sum(queued.awaits is None for queued in self._queue)
+            waiting = sum(queued.awaits is None for queued in self._queue)
+            # What was just submitted and will find a slot waits for none.
+            waiting += max(0, len(self._submitted) - self.slots.available)
             if waiting >= self._max_queue and not self.slots.owns(job.owner):
                 raise QueueFull(f"{waiting} requests wait already")
             self._submitted.append(run)
@@ -183,21 +185,17 @@ class EngineLoop:
         self._drop()
         self._admit()
         self._resume()
-        pieces = shortened(self._chains, plan(self._active, self._pace, self._turn))
+        pieces = plan(self._active, self._pace, self._turn)
         if pieces:
             self._turn += 1
             if self._chains is not None:
-                chained = [piece for piece in pieces if is_chain(self._chains, piece)]
-                contexts = [piece for piece in pieces if is_context(self._chains, piece)]
-                self._static(draw_chains, self._chains, chained)
-                self._static(read_contexts, self._chains, contexts)
-                pieces = [piece for piece in pieces if piece not in chained and piece not in contexts]
+                pieces = self._without_static(self._chains, pieces)
             if pieces:
                 self._pass(pieces)
             self._active = [run for run in self._active if not run.ended]
             return True
         with self._wake:
-            if self._closing and not self._active and not self._queue:
+            if self._closing and not self._active and not self._queue and (self._aborting or not self._submitted):
                 return False
             if not self._signalled:
                 self._wake.wait(_POLL_SECONDS if self._active or self._queue else None)
@@ -271,8 +269,17 @@ class EngineLoop:
                 self._end(run, DeadlineExceeded("the stream was left unread for too long"))
         self._active = [run for run in self._active if not run.ended]
 
+    def _without_static(self, chains: Chains, pieces: list[Piece]) -> list[Piece]:
+        """Draw what can be drawn as chains, read what is context alone; the pieces that are left."""
+        pieces = shortened(chains, pieces)
+        chained = [piece for piece in pieces if is_chain(chains, piece)]
+        contexts = [piece for piece in pieces if is_context(piece)]
+        self._static(draw_chains, chains, chained)
+        self._static(read_contexts, chains, contexts)
+        return [piece for piece in pieces if piece not in chained and piece not in contexts]
+
     def _static(self, work: StaticWork, chains: Chains, pieces: list[Piece]) -> None:
-        """What needs no ordinary pass."""
+        """Do the work that these pieces need in place of an ordinary pass; where it fails, their jobs fail."""
         if not pieces:
             return
         try:

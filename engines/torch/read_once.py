@@ -32,7 +32,7 @@ class Reading:
 def worth_waiting_for(job: Job[Any], active: Iterable[Run], slots: SlotCache) -> Reading | None:
     """The longest prefix of the job's that a running job is reading, if that is much more than any slot holds now.
 
-    What a slot held as the reader came is in the reader's too, so that it is hardly ever behind any other.
+    A reader starts from the best slot there was, so it is rarely behind another slot.
     """
     readers = [run for run in active if run.job.salt == job.salt and run.context_left >= _WORTH_WAITING]
     readings = [Reading(run, min(shared_prefix(run.job.ids, job.ids), run.reads_to)) for run in readers]

@@ -75,7 +75,7 @@ class SlotCache:
 
     @property
     def available(self) -> int:
-        """Slots that a sequence without one could get now."""
+        """Slots that a sequence without one could get now. Safe to ask from any thread."""
         return len(self._free())
 
     def held(self, ids: Sequence[int], salt: str | None) -> int:

@@ -14,27 +14,6 @@ from engines.models import ModelFiles
 
 LONGEST_DEFAULT_CONTEXT = 8192
 _CPU_MEMORY_GB = 2.0
-_OURS = {
-    "model": "model",
-    "tokenizer": "model",
-    "served_model_name": "model",
-    "max_model_len": "context_length",
-    "kv_cache_memory_bytes": "memory_gb",
-}
-"""vLLM's arguments that a setting of Tandem's stands for."""
-_RESERVED = frozenset(
-    {
-        "logits_processors",
-        "logprobs_mode",
-        "max_logprobs",
-        "skip_tokenizer_init",
-        "speculative_config",
-        "worker_extension_cls",
-        "runner",
-        "convert",
-    }
-)
-"""What Tandem needs for itself, to draw its own tokens."""
 
 
 def prepare_environment(is_cpu: bool) -> None:
@@ -54,15 +33,13 @@ def engine_arguments(
     """Arguments for vLLM's AsyncEngineArgs, by name.
 
     `ours` are those that the caller needs for its way of using vLLM (logits_processors, speculative_config, …).
-    `config.vllm_args` go through as they are. Raises ModelError, naming the argument, for those that Tandem sets.
+    `config.vllm_args` go through as they are. Raises ModelError, naming the argument, for those that vLLM has not.
     """
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     known = {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     for name in config.vllm_args:
         check_passed(name, known)
-    if "dtype" in config.vllm_args and config.dtype != "auto":
-        raise ModelError("vllm_args: dtype is given there and as the setting dtype: leave one out")
     dtype: str = config.dtype
     if is_cpu and dtype == "auto":
         dtype = "float32"
@@ -85,11 +62,7 @@ def engine_arguments(
 
 
 def check_passed(name: str, known: set[str]) -> None:
-    """Raises ModelError where an argument of vLLM's may not, or cannot, be passed through."""
-    if name in _OURS:
-        raise ModelError(f"vllm_args: {name} is what the setting {_OURS[name]} is for")
-    if name in _RESERVED:
-        raise ModelError(f"vllm_args: {name} is Tandem's own to set")
+    """Raises ModelError where vLLM has no such argument."""
     if name not in known:
         close = get_close_matches(name, known, n=1)
         raise ModelError(f"vllm_args: vLLM has no argument {name}" + (f"; did you mean {close[0]}?" if close else ""))

@@ -158,7 +158,9 @@ class VllmEngine:
         try:
             self.llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments), stat_loggers=[stat_logger(self.stats)])
         except (ValueError, RuntimeError, TypeError, OSError, NotImplementedError) as error:
-            raise ModelError(f"vLLM could not start with {arguments['model']}: {error}") from error
+            raise ModelError(
+                f"vLLM could not start with {arguments['model']}: {error}{_hint(arguments, error)}"
+            ) from error
         self.max_sequences = self.llm.vllm_config.scheduler_config.max_num_seqs
         self._watching = asyncio.create_task(self._watch())
 
@@ -207,3 +209,12 @@ async def _until(ended: asyncio.Future[None]) -> None:
     while not ended.done() and (left := give_up - time.monotonic()) > 0:
         with suppress(asyncio.CancelledError):
             await asyncio.wait({ended}, timeout=left)
+
+
+def _hint(arguments: dict[str, Any], error: Exception) -> str:
+    """Where vLLM's engine process logged its reason and passed none on: the commonest one."""
+    memory = arguments.get("kv_cache_memory_bytes")
+    if memory is None or "Engine core initialization failed" not in str(error):
+        return ""
+    gib, length = memory / 2**30, arguments["max_model_len"]
+    return f" (its own words stand above; memory_gb {gib:g} has to hold a context of {length} tokens)"

@@ -191,6 +191,33 @@ def test_settings_that_belong_to_one_engine() -> None:
     assert failure("draft", flags={"vllm_args": '{"block_size": 32}'}) == "--vllm-args: needs engine vllm"
     assert "VLLM_BATCH_INVARIANT" in failure("target", flags={"engine": "vllm", "batch_invariant": True})
     assert "CUDA_VISIBLE_DEVICES" in failure("target", flags={"engine": "vllm", "device": "cuda:1"})
+    assert failure("target", flags={"engine": "vllm", "strategy": "threshold"}).startswith("--strategy: engine vllm")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "words"),
+    [
+        ('{"max_model_len": 64}', {}, "max_model_len is what the setting context_length is for"),
+        ('{"logits_processors": []}', {}, "logits_processors is Tandem's own to set"),
+        ('{"dtype": "float16"}', {"dtype": "float32"}, "leave one out"),
+        ("nope", {}, "is not valid JSON"),
+        ('["nope"]', {}, "valid dictionary"),
+    ],
+)
+def test_arguments_of_vllms_that_are_refused(arguments: str, more: dict[str, str], words: str) -> None:
+    said = failure("target", flags={"engine": "vllm", "vllm_args": arguments, **more})
+    assert said.startswith("--vllm-args: ")
+    assert words in said
+
+
+@pytest.mark.parametrize("memory", ["inf", "1e999", "nan", "0", "-1"])
+def test_amounts_of_memory_that_there_are_not(memory: str) -> None:
+    assert failure("target", flags={"memory_gb": memory}).startswith("--memory-gb: ")
+
+
+def test_a_mapping_in_a_variable_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_SERVE_DRAFT_POOLS", "nonsense")
+    assert failure("serve").startswith("TANDEM_SERVE_DRAFT_POOLS: ")
 
 
 def test_a_check_of_several_settings_names_the_one_at_fault() -> None:

@@ -94,6 +94,9 @@ async def test_a_prediction_drafts_while_it_matches_and_is_sent_once() -> None:
         ({"want_q": True, "num_candidates": 2}, 400, "num_candidates"),
         ({"grammar": {"type": "regex", "value": "a", "start": 0}}, 400, "grammar.type"),
         ({"ids": [1, 32]}, 400, "context.token_ids.1"),
+        ({"sampling": {"logit_bias": {"32": 1.0}}}, 400, "sampling.logit_bias.32"),
+        ({"sampling": {"stop_token_ids": [3, 40]}}, 400, "sampling.stop_token_ids.1"),
+        ({"grammar": {"type": "json_object", "value": "{}", "start": 0}}, 422, "grammar.value"),
     ],
 )
 @async_test

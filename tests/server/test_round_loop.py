@@ -218,3 +218,16 @@ def test_a_first_answer_is_no_measure_of_a_round(monkeypatch: pytest.MonkeyPatch
         assert observed == verified[1:]
 
     asyncio.run(main())
+
+
+def test_a_streams_first_answer_is_no_measure_of_plain_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its time is the prompt's."""
+    observed: list[int] = []
+    monkeypatch.setattr(StepTimes, "observe_plain", lambda self, rows, _: observed.append(rows))
+
+    async def main() -> None:
+        async with fleet_over([FakeWorker("target")], []) as fleet:
+            rounds = await collect(fleet, request(enabled=False))
+            assert len(observed) == len(rounds) - 1 > 0
+
+    asyncio.run(main())

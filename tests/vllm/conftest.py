@@ -21,6 +21,7 @@ from tests.tiny_models import make_tiny_model, truncate_model
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") is not None else ["test_*.py"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Which tests stay together where several run side by side: those on one set of processes."""
     for item in items:

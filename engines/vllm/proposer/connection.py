@@ -20,6 +20,10 @@ class ExchangeFailed(Exception):
     """No usable answer; the connection is closed."""
 
 
+class NoAnswerInTime(ExchangeFailed):
+    """The deadline passed."""
+
+
 class _Bounded(io.RawIOBase):
     """A socket's reading side up to one moment: dripping bytes does not extend it."""
 
@@ -90,8 +94,9 @@ class Connection:
             return from_json(body) if body else None
         except (OSError, HTTPException, ValueError, RecursionError) as error:
             self.close()
-            what = "no answer in time" if isinstance(error, TimeoutError) else f"{type(error).__name__}: {error}"
-            raise ExchangeFailed(what) from None
+            if isinstance(error, TimeoutError):
+                raise NoAnswerInTime(f"no answer within {1e3 * seconds:.0f} ms") from None
+            raise ExchangeFailed(f"{type(error).__name__}: {error}") from None
         except ExchangeFailed:
             self.close()
             raise

@@ -164,7 +164,7 @@ class TandemProposer:
             row
             for row in rows
             if row.room > 0 and row.sequence.may_ask and (row.sequence.late or row.sequence.unread > READ_AHEAD)
-        ]
+        ][:_MAX_ITEMS]
         if not unread or not self._worker.ready:
             return
         for row in unread:

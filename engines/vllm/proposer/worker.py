@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engines.vllm.proposer.breaker import Breaker
-from engines.vllm.proposer.connection import Connection, ExchangeFailed
+from engines.vllm.proposer.connection import Connection, ExchangeFailed, NoAnswerInTime
 from engines.vllm.proposer.options import ProposerOptions
 
 logger = logging.getLogger("vllm.tandem")
@@ -81,7 +81,8 @@ class DraftWorker:
             items = _batch(connection, questions, seconds)
         except ExchangeFailed as failure:
             connection.close()
-            self._failed(str(failure))
+            why = " (deadline_ms; by default half of what a step takes)" if isinstance(failure, NoAnswerInTime) else ""
+            self._failed(f"{failure}{why}")
             return None
         self._idle.append(connection)
         return items

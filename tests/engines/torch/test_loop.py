@@ -279,6 +279,13 @@ async def test_the_queue_is_bounded_but_for_sessions_that_have_their_slot() -> N
 
 
 @async_test
+async def test_jobs_that_come_together_and_find_slots_take_no_place_in_the_queue() -> None:
+    async with running(FakeRunner(num_slots=8), max_queue=1) as loop:
+        prompts = [[number] for number in range(1, 9)]
+        assert await asyncio.gather(*(loop.run(job(ids), FOREVER) for ids in prompts)) == list(map(decoded, prompts))
+
+
+@async_test
 async def test_a_waiting_job_gets_the_slot_of_a_session_that_is_deleted() -> None:
     runner = FakeRunner(num_slots=1)
     async with running(runner, hold_seconds=1000.0) as loop:

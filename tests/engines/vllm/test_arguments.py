@@ -1,4 +1,4 @@
-"""What is refused before vLLM is started: its absence, its version, arguments that Tandem sets. No vLLM is needed."""
+"""What is refused before vLLM is started: its absence, its version, arguments that it has not. No vLLM is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engines.errors import ModelError
 from engines.vllm import versions
 from engines.vllm.arguments import check_passed
 
-KNOWN = {"tensor_parallel_size", "quantization", "max_model_len", "logits_processors"}
+KNOWN = {"tensor_parallel_size", "quantization", "max_model_len"}
 
 
 def installed(monkeypatch: pytest.MonkeyPatch, **found: str) -> None:
@@ -45,8 +45,6 @@ def test_versions_out_of_it(monkeypatch: pytest.MonkeyPatch, found: str) -> None
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("max_model_len", "the setting context_length"),
-        ("logits_processors", "Tandem's own"),
         ("tensor_paralel_size", "did you mean tensor_parallel_size"),
         ("nonsense", "no argument nonsense"),
     ],
