@@ -9,6 +9,7 @@ VLLM_VENV ?= .venv-vllm
 JOBS ?= 2
 BIN := $(VENV)/bin
 ARGS ?=
+VLLM_TESTS ?= tests/vllm
 # The first Python at hand that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
@@ -26,7 +27,7 @@ install-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/installed-vllm
 
 test-vllm: install-vllm
-	$(VLLM_VENV)/bin/python -m pytest tests/vllm --numprocesses $(JOBS) --dist loadgroup --timeout 900 $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest $(VLLM_TESTS) --timeout 900 $(ARGS)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check

@@ -1,4 +1,4 @@
-"""Before any test imports torch: numerics that let tests compare bits, and threads that share a small machine."""
+"""Before any test imports torch: numerics that let tests compare bits, threads for a small machine. And an order."""
 
 import pytest
 

@@ -22,10 +22,10 @@ from engines.torch.chained import Chained, draw_chains, is_chain, is_context, re
 from engines.torch.draws import draw_batch
 from engines.torch.jobs import Chains, Job, ModelRunner, Passed, Seat
 from engines.torch.plan import Pace
-from engines.torch.read_once import worth_waiting_for
 from engines.torch.runs import Piece, Run, plan
 from engines.torch.slots import SlotCache
-from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, QueueFull, WireError
+from engines.torch.waiting import Waiting
+from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, WireError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -64,12 +64,10 @@ class EngineLoop:
         self._runner = runner
         self._chains = chains
         self.slots = slots
-        self._max_queue = max_queue
         self._pace = Pace(prefill_chunk)
         self._on_pass = on_pass
         self._turn = 0
-        self._submitted: list[Run] = []
-        self._queue: deque[Run] = deque()
+        self._waiting = Waiting(slots, max_queue)
         self._active: list[Run] = []
         self._disowned: deque[int] = deque()
         self._closing = self._aborting = False
@@ -88,7 +86,7 @@ class EngineLoop:
     @property
     def waiting(self) -> int:
         """Jobs without one."""
-        return sum(not run.ended for run in (*self._submitted, *self._queue))
+        return sum(not run.ended for run in self._waiting)
 
     @property
     def alive(self) -> bool:
@@ -143,28 +141,13 @@ class EngineLoop:
         with self._wake:
             if self._closing:
                 raise NotReady("the worker is shutting down")
-            # Those that wait for a prefix have a slot kept for them, so that there are no more of them than slots.
-            waiting = sum(queued.awaits is None for queued in self._queue)
-            # What was just submitted and will find a slot waits for none.
-            waiting += max(0, len(self._submitted) - self.slots.available)
-            if waiting >= self._max_queue and not self.slots.owns(job.owner):
-                raise QueueFull(f"{waiting} requests wait already")
-            self._submitted.append(run)
+            self._waiting.submit(run)
         run.events.call_soon(self._hand_over)
         return run
 
     def _hand_over(self) -> None:
-        """Queue what was submitted in one turn of the event loop, all at once.
-
-        So the jobs of one batch call share a pass: were each queued as it comes, a pass could begin with the first
-        ones, and the rest would wait until it is over.
-        """
-        with self._wake:
-            if self._submitted:
-                self._queue.extend(self._submitted)
-                self._submitted.clear()
-                self._signalled = True
-                self._wake.notify()
+        self._waiting.hand_over()
+        self.wake()
 
     # What follows runs on the loop's own thread.
 
@@ -176,7 +159,7 @@ class EngineLoop:
         finally:
             with self._wake:
                 self._closing = True
-                left = [*self._submitted, *self._queue, *self._active]
+                left = [*self._waiting, *self._active]
             for run in left:
                 self._end(run, NotReady("the worker has shut down"))
 
@@ -195,67 +178,36 @@ class EngineLoop:
             self._active = [run for run in self._active if not run.ended]
             return True
         with self._wake:
-            if self._closing and not self._active and not self._queue and (self._aborting or not self._submitted):
+            busy = bool(self._active) or self._waiting.queued
+            if self._closing and not busy and (self._aborting or not self._waiting.submitted):
                 return False
             if not self._signalled:
-                self._wake.wait(_POLL_SECONDS if self._active or self._queue else None)
+                self._wake.wait(_POLL_SECONDS if busy else None)
             self._signalled = False
         return True
 
     def _drop(self) -> None:
         """End what was cancelled or is past its deadline, waiting or running."""
         now = time.monotonic()
-        with self._wake:
-            runs = [*self._queue, *self._active]
-        for run in runs:
+        for run in [*self._waiting, *self._active]:
             if run.cancelled:
                 self._end(run)
             elif self._aborting:
                 self._end(run, NotReady("the worker is shutting down"))
             elif now >= run.deadline:
                 self._end(run, _too_late())
-        with self._wake:
-            self._queue = deque(run for run in self._queue if not run.ended)
+        self._waiting.forget_ended()
         self._active = [run for run in self._active if not run.ended]
 
     def _admit(self) -> None:
-        """Give slots to waiting jobs, first come first served but for those whose session has its slot already.
-
-        A job that waits for a prefix keeps its place: those behind it leave a slot for it. Of those that have waited
-        one a tick goes on, as running streams would stall while a long prefix is copied for all of them.
-        """
+        """Begin the jobs for which there is a slot."""
         while self._disowned:
             self.slots.disown(self._disowned.popleft())
-        now = time.monotonic()
-        kept = 0
-        copied = False
-        for run in tuple(self._queue):
-            if run.cancelled or now >= run.deadline:
-                continue  # It came after `_drop`, which will see to it.
-            waited = run.awaits is not None
-            if (waited and copied) or self._awaits_prefix(run, kept):
-                kept += 1
-                continue
-            job = run.job
-            slot = self.slots.acquire(job.ids, job.salt, job.owner, job.usable, kept)
-            if slot is None:
-                continue
-            copied |= waited
-            with self._wake:
-                self._queue.remove(run)
+        for run, slot in self._waiting.admit(self._active):
             self._active.append(run)
             run.seat = Seat(slot, self._runner)
-            run.steps = job.steps(run.seat)
+            run.steps = run.job.steps(run.seat)
             self._step(run, None)
-
-    def _awaits_prefix(self, run: Run, kept: int) -> bool:
-        """Whether a job for which there is a slot had better wait for what a running one reads."""
-        if run.awaits is not None and run.awaits.goes_on:
-            return True
-        run.awaits = None
-        if not self.slots.owns(run.job.owner) and self.slots.available > kept:
-            run.awaits = worth_waiting_for(run.job, self._active, self.slots)
-        return run.awaits is not None
 
     def _resume(self) -> None:
         """Go on with jobs that waited for something else than the model."""

@@ -20,16 +20,6 @@ from tests.tiny_models import make_tiny_model, truncate_model
 
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") is not None else ["test_*.py"]
 
-
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which tests stay together where several run side by side: those on one set of processes."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            shared = "workers" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("workers" if shared else item.path.stem))
-
-
 CONTEXT = 384
 COMMON: dict[str, Any] = {"dtype": "float32", "threads": 1, "context_length": CONTEXT}
 VLLM: dict[str, Any] = {

@@ -1,0 +1,100 @@
+"""Jobs on their way to a slot: submitted on the event loop, admitted by the engine's thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from engines.torch.read_once import worth_waiting_for
+from engines.torch.runs import Run
+from engines.torch.slots import Slot, SlotCache
+from protocol.errors import QueueFull
+
+
+class Waiting:
+    """First come, first served, but for sessions that have their slot, and jobs that await what another one reads."""
+
+    def __init__(self, slots: SlotCache, most: int) -> None:
+        """At most `most` jobs wait for a slot."""
+        self._slots = slots
+        self._most = most
+        self._submitted: list[Run] = []
+        self._queue: deque[Run] = deque()
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[Run]:
+        """All of them, as they are now. From any thread."""
+        with self._lock:
+            return iter([*self._submitted, *self._queue])
+
+    @property
+    def submitted(self) -> bool:
+        """Whether jobs are still to be handed over."""
+        return bool(self._submitted)
+
+    @property
+    def queued(self) -> bool:
+        return bool(self._queue)
+
+    def submit(self, run: Run) -> None:
+        """On the event loop, which is to call `hand_over` once its turn ends. Raises QueueFull."""
+        with self._lock:
+            # Those that await a prefix have a slot kept for them, so that there are no more of them than slots.
+            waiting = sum(queued.awaits is None for queued in self._queue)
+            # What was just submitted and will find a slot waits for none.
+            waiting += max(0, len(self._submitted) - self._slots.available)
+            if waiting >= self._most and not self._slots.owns(run.job.owner):
+                raise QueueFull(f"{waiting} requests wait already")
+            self._submitted.append(run)
+
+    def hand_over(self) -> None:
+        """Queue what was submitted in one turn of the event loop, all at once.
+
+        So the jobs of one batch call share a pass: were each queued as it comes, a pass could begin with the first
+        ones, and the rest would wait until it is over.
+        """
+        with self._lock:
+            self._queue.extend(run for run in self._submitted if not run.ended)
+            self._submitted.clear()
+
+    # What follows is for the engine's thread.
+
+    def forget_ended(self) -> None:
+        with self._lock:
+            self._queue = deque(run for run in self._queue if not run.ended)
+
+    def admit(self, active: Sequence[Run]) -> Iterator[tuple[Run, Slot]]:
+        """Each job that gets a slot, with it; to be begun, and added to `active`, before the next is asked for.
+
+        A job that awaits a prefix keeps its place: those behind it leave a slot for it. Of those that have waited one
+        a tick goes on, as running streams would stall while a long prefix is copied for all of them.
+        """
+        now = time.monotonic()
+        kept = 0
+        copied = False
+        for run in tuple(self._queue):
+            if run.cancelled or now >= run.deadline:
+                continue  # The loop's next tick sees to it.
+            waited = run.awaits is not None
+            if (waited and copied) or self._awaits_prefix(run, active, kept):
+                kept += 1
+                continue
+            job = run.job
+            slot = self._slots.acquire(job.ids, job.salt, job.owner, job.usable, kept)
+            if slot is None:
+                continue
+            copied |= waited
+            with self._lock:
+                self._queue.remove(run)
+            yield run, slot
+
+    def _awaits_prefix(self, run: Run, active: Sequence[Run], kept: int) -> bool:
+        """Whether a job for which there is a slot had better wait for what a running one reads."""
+        if run.awaits is not None and run.awaits.goes_on:
+            return True
+        run.awaits = None
+        if not self._slots.owns(run.job.owner) and self._slots.available > kept:
+            run.awaits = worth_waiting_for(run.job, active, self._slots)
+        return run.awaits is not None
