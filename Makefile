@@ -8,6 +8,8 @@ VLLM_VENV ?= .venv-vllm
 # Test files run side by side, this many: much of a test of processes is waiting for them.
 JOBS ?= 2
 BIN := $(VENV)/bin
+# Python is to keep the modules it compiles: the tests start many processes, each of which would take 10 s for torch alone.
+export PYTHONDONTWRITEBYTECODE :=
 ARGS ?=
 VLLM_TESTS ?= tests/vllm
 # The first Python at hand that is new enough; PYTHON=… chooses another.

@@ -40,7 +40,7 @@ def test_the_same_tokens_as_torch(tmp_path: Path, capsys: pytest.CaptureFixture[
         targets = [stack.target(folder, **VLLM), stack.target(folder, "target-torch", **COMMON)]
         stack.wait_ready(400)
         for sampling in ({"temperature": 0.0}, SEEDED):
-            for prompt in SHORT[:4]:
+            for prompt in SHORT[:2]:
                 ids = tokenizer.encode(f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n").ids
                 ours, theirs = (decode(target, ids, sampling) for target in targets)
                 for one, other in zip(ours, theirs, strict=False):
