@@ -131,7 +131,10 @@ PROBABILISTIC = replace(SPECULATION, strategy="probabilistic")
 def test_a_target_that_offers_both_drives_where_every_promise_is_kept(
     changes: dict[str, Any], sampled: bool, driver: str
 ) -> None:
-    assert paths(replace(greedy(), **changes), driving("gateway", "target", sampled=sampled)) == {driver}
+    found = paths(replace(greedy(), **changes), driving("gateway", "target", sampled=sampled))
+    # The gateway's rounds may have a stretch without drafts between them, where a draft was late; a target's have none.
+    assert driver in found
+    assert driver == "/v1/verify" or found == {driver}
 
 
 def test_deterministic_above_temperature_0_needs_the_gateway_to_drive() -> None:
