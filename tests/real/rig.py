@@ -15,7 +15,7 @@ from benchmarks.stacks import speculative
 
 PROMPT = "Tell me a long story about the sea."
 OPTIONS: dict[str, Any] = {"max_tokens": 160, "temperature": 0.8, "seed": 5, "ignore_eos": True}
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @dataclass
@@ -54,6 +54,26 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.05)
 
 
+def until_drafted(ask: Callable[[], Answer]) -> list[Answer]:
+    """Ask until an answer's rounds carried drafts: all the answers. Fails after PATIENCE seconds.
+
+    On a starved machine a drafter may take longer to read the prompt than the target to answer.
+    """
+    answers: list[Answer] = []
+
+    def drafted() -> bool:
+        answers.append(ask())
+        return num_drafted(answers[-1]) > 0
+
+    eventually(drafted, "an answer with drafts")
+    return answers
+
+
+def num_drafted(answer: Answer) -> int:
+    """Tokens that were drafted for it and verified."""
+    return int((answer.speculation or {}).get("num_draft_tokens", 0))
+
+
 def sessions(client: Client, *workers: Process) -> float:
     """How many sessions these workers hold."""
     return sum(client.metrics(worker.url)["tandem_sessions"] for worker in workers)
@@ -61,8 +81,7 @@ def sessions(client: Client, *workers: Process) -> float:
 
 def drafts_again(client: Client, drafter: str = "model") -> bool:
     """Whether a request's rounds carry drafts (now that whatever was broken is whole again)."""
-    answer = ask(client, drafter, max_tokens=24)
-    return bool((answer.speculation or {}).get("num_draft_tokens", 0) > 0)
+    return num_drafted(ask(client, drafter, max_tokens=24)) > 0
 
 
 def serving(rig: Rig) -> Process:

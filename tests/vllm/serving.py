@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -93,9 +93,3 @@ def draft_worker(model: str, folder: Path) -> Process:
     if model != "lookup":
         command += ["--dtype", "float32", "--threads", "1"]
     return Process("draft", command, port, folder / f"draft-{port}.log", os.environ | _ENVIRONMENT)
-
-
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until, f"not within {seconds:g} s: {what}"

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.client import Answer
 from benchmarks.prompts import SHORT
 from benchmarks.stacks import speculative
+from tests.real.rig import until_drafted
 from tests.vllm.conftest import Workers
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
@@ -38,9 +40,13 @@ def test_the_same_text_whoever_drafts(workers: Workers, sampling: str) -> None:
         # Without logprobs greedy verification takes one request, with them a request for each place.
         asked = {**options, "logprobs": number % 2 == 0}
         block = speculative(drafter, gamma, candidates)
-        found = workers.client.chat(prompts[number % 2], speculative=block, **asked)
-        assert drafter == "lookup" or (found.speculation or {})["num_draft_tokens"] > 0
-        return None if found.text == plain[number % 2].text else f"{DRAFTS[number]}: {found.text!r}"
+
+        def ask() -> Answer:
+            return workers.client.chat(prompts[number % 2], speculative=block, **asked)
+
+        # Prompt lookup may find nothing to draft from.
+        texts = {answer.text for answer in ([ask()] if drafter == "lookup" else until_drafted(ask))}
+        return None if texts == {plain[number % 2].text} else f"{DRAFTS[number]}: {texts!r}"
 
     # Several at once: what else is in vLLM's batch must not matter either.
     with ThreadPoolExecutor(4) as pool:
@@ -58,7 +64,7 @@ def test_drafts_are_worth_something(workers: Workers) -> None:
 
     # On a busy machine a draft may be late, and its round goes without: another try tells that from another draw.
     tries = [(share("vllm"), share("torch"))]
-    while len(tries) < 5 and tries[-1][0] != tries[-1][1]:
+    while len(tries) < 10 and tries[-1][0] != tries[-1][1]:
         tries.append((share("vllm"), share("torch")))
     assert tries[-1][0] == tries[-1][1], tries
     assert tries[-1][0][0] > 0
