@@ -199,6 +199,7 @@ class RoundLoop:
             lossless=answer.lossless,
             source=source or draft.source,
             num_candidates=len(draft.candidates),
+            cached_tokens=answer.cached_tokens,
             timings=RoundTimings(
                 draft=draft.worker_ms,
                 verify_forward=timings.forward_ms,

@@ -48,6 +48,14 @@ def test_sync(tiny: Services, sdk: openai.OpenAI, expected: str) -> None:
     assert 0 <= accepted < answer.usage.completion_tokens <= OPTIONS["max_tokens"]
 
 
+def test_a_prompt_asked_again_is_told_as_cached(tiny: Services, sdk: openai.OpenAI, expected: str) -> None:
+    answer = sdk.chat.completions.create(model=tiny.client.model, messages=MESSAGES, **OPTIONS)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    # The last of them is always computed: its logits are wanted.
+    assert answer.usage.prompt_tokens_details.cached_tokens == answer.usage.prompt_tokens - 1
+
+
 def test_streamed(tiny: Services, sdk: openai.OpenAI, expected: str) -> None:
     stream = sdk.chat.completions.create(
         model=tiny.client.model, messages=MESSAGES, stream=True, stream_options={"include_usage": True}, **OPTIONS

@@ -88,6 +88,18 @@ def test_contexts_are_sent_once() -> None:
     asyncio.run(main())
 
 
+def test_rounds_tell_what_the_target_still_held() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")]) as fleet:
+            rounds = await collect(fleet, request())
+            # The fake holds what its session was sent before.
+            assert [r.cached_tokens for r in rounds] == [call.context.start for _, call in target.calls]
+            assert rounds[-1].cached_tokens
+
+    asyncio.run(main())
+
+
 def test_both_workers_read_the_prompt_at_the_same_time() -> None:
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft")
