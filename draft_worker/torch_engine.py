@@ -10,7 +10,7 @@ from draft_worker.drafters.model import draft_job
 from draft_worker.engine import Draft
 from draft_worker.metrics import DraftMetrics
 from engines.torch.engine import TorchEngine
-from engines.torch.loop import PassReport
+from engines.torch.passes import PassReport
 from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Capabilities, DraftRequest, Sampling
 from worker.metrics import Reading
 

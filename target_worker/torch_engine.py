@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
 from engines.torch.engine import TorchEngine
-from engines.torch.loop import PassReport
+from engines.torch.passes import PassReport
 from protocol.messages import (
     MAX_DRAFT_TOKENS,
     MAX_LOGPROBS,

@@ -16,7 +16,8 @@ from config.workers import DraftWorkerConfig, TargetWorkerConfig, WorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from draft_worker.torch_engine import TorchDrafter
 from engines.torch.engine import TorchEngine
-from engines.torch.loop import EngineLoop, PassReport
+from engines.torch.loop import EngineLoop
+from engines.torch.passes import PassReport
 from engines.torch.slots import SlotCache
 from protocol.messages import (
     MAX_DRAFT_TOKENS,

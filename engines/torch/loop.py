@@ -13,16 +13,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 
-from engines.torch.chained import Chained, draw_chains, is_chain, is_context, read_contexts, shortened
-from engines.torch.draws import draw_batch
 from engines.torch.jobs import Chains, Job, ModelRunner, Passed, Seat
+from engines.torch.passes import Passes, PassReport
 from engines.torch.plan import Pace
-from engines.torch.runs import Piece, Run, plan
+from engines.torch.runs import Run, plan
 from engines.torch.slots import SlotCache
 from engines.torch.waiting import Waiting
 from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, WireError
@@ -30,22 +28,9 @@ from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, WireError
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
-StaticWork = Callable[[Chains, list[Piece]], Chained]
-
 _POLL_SECONDS = 0.02
 """How often deadlines, held slots and waiting jobs are looked at while nothing can be fed."""
 _END_TIMEOUT_SECONDS = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class PassReport:
-    """One pass, for metrics: sessions in it, tokens fed and how many of them were long prompts', seconds."""
-
-    sessions: int
-    tokens: int
-    prompt_tokens: int
-    forward_seconds: float
-    sample_seconds: float
 
 
 class EngineLoop:
@@ -60,12 +45,11 @@ class EngineLoop:
         on_pass: Callable[[PassReport], None] = lambda report: None,
         chains: Chains | None = None,
     ) -> None:
-        """`chains`, over the same model and memory, draws the feeds that may be drawn as one; None: token by token."""
+        """`prefill_chunk` is the most prompt tokens a pass carries; `chains` and `on_pass`: engines.torch.passes."""
         self._runner = runner
-        self._chains = chains
         self.slots = slots
         self._pace = Pace(prefill_chunk)
-        self._on_pass = on_pass
+        self._passes = Passes(runner, chains, self._pace, on_pass)
         self._turn = 0
         self._waiting = Waiting(slots, max_queue)
         self._active: list[Run] = []
@@ -171,10 +155,11 @@ class EngineLoop:
         pieces = plan(self._active, self._pace, self._turn)
         if pieces:
             self._turn += 1
-            if self._chains is not None:
-                pieces = self._without_static(self._chains, pieces)
-            if pieces:
-                self._pass(pieces)
+            for run, outcome in self._passes.run(pieces):
+                if isinstance(outcome, EngineFailure):
+                    self._end(run, outcome)
+                else:
+                    self._step(run, outcome)
             self._active = [run for run in self._active if not run.ended]
             return True
         with self._wake:
@@ -220,72 +205,6 @@ class EngineLoop:
             elif now - run.since >= run.wait.timeout:
                 self._end(run, DeadlineExceeded("the stream was left unread for too long"))
         self._active = [run for run in self._active if not run.ended]
-
-    def _without_static(self, chains: Chains, pieces: list[Piece]) -> list[Piece]:
-        """Draw what can be drawn as chains, read what is context alone; the pieces that are left."""
-        pieces = shortened(chains, pieces)
-        chained = [piece for piece in pieces if is_chain(chains, piece)]
-        contexts = [piece for piece in pieces if is_context(piece)]
-        self._static(draw_chains, chains, chained)
-        self._static(read_contexts, chains, contexts)
-        return [piece for piece in pieces if piece not in chained and piece not in contexts]
-
-    def _static(self, work: StaticWork, chains: Chains, pieces: list[Piece]) -> None:
-        """Do the work that these pieces need in place of an ordinary pass; where it fails, their jobs fail."""
-        if not pieces:
-            return
-        try:
-            done = work(chains, pieces)
-        except Exception:
-            logger.exception("a static pass failed")
-            for piece in pieces:
-                self._end(piece.run, EngineFailure("the forward pass failed"))
-            return
-        self._note(done.fed, done.seconds, 0.0)
-        for piece, passed in done.results():
-            self._step(piece.run, passed)
-
-    def _pass(self, pieces: list[Piece]) -> None:
-        began = time.perf_counter()
-        try:
-            logits = self._runner.forward([piece.row for piece in pieces])
-        except Exception:
-            logger.exception("a forward pass failed")
-            for piece in pieces:
-                self._end(piece.run, EngineFailure("the forward pass failed"))
-            return
-        forwarded = time.perf_counter()
-        whole = [(piece, rows) for piece, rows in zip(pieces, logits, strict=True) if piece.whole]
-        drawing = [(rows, piece.feed) for piece, rows in whole if piece.feed.rows]
-        drawn = iter(draw_batch(drawing))
-        sampled = time.perf_counter()
-        self._note(pieces, forwarded - began, sampled - forwarded)
-        tokens = sum(len(piece.row.token_ids) for piece in pieces)
-        for piece, rows in whole:
-            draws = next(drawn) if piece.feed.rows else None
-            if isinstance(draws, EngineFailure):
-                self._end(piece.run, draws)
-            else:
-                self._step(piece.run, Passed(rows, draws, piece.run.timings(tokens, len(pieces))))
-
-    def _note(self, pieces: list[Piece], forward: float, sample: float) -> None:
-        """Keep account of what each slot holds now, and of the time it took."""
-        for piece in pieces:
-            run, row = piece.run, piece.row
-            if row.parents is None:
-                piece.seat.slot.ids.extend(row.token_ids)
-            else:
-                # The pass used the slot's memory from `start` on as scratch.
-                del piece.seat.slot.ids[row.start :]
-                piece.seat.fed_tree(piece.feed, run.fed)
-            run.fed += len(row.token_ids)
-            run.forward_seconds += forward
-            if piece.whole:
-                run.sample_seconds += sample
-        tokens = sum(len(piece.row.token_ids) for piece in pieces)
-        prompt = sum(len(piece.row.token_ids) for piece in pieces if piece.is_prompt)
-        self._pace.record(forward, tokens - prompt, prompt)
-        self._on_pass(PassReport(len(pieces), tokens, prompt, forward, sample))
 
     def _step(self, run: Run, value: Passed | None) -> None:
         """Let a job go on to its next feed, its end or its error."""

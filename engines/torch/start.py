@@ -18,7 +18,8 @@ from engines.torch.chains import ChainRunner
 from engines.torch.engine import TorchEngine
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loader import load_runner, runner_fingerprint
-from engines.torch.loop import EngineLoop, PassReport
+from engines.torch.loop import EngineLoop
+from engines.torch.passes import PassReport
 from engines.torch.slots import SlotCache
 from engines.torch.support import context_length
 from protocol.messages import Capabilities, ModelInfo, StepTime
