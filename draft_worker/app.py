@@ -22,9 +22,11 @@ from protocol.messages import (
     DraftResponse,
     TokenizerInfo,
 )
+from worker.answers import json_response
 from worker.batch import parse_batch, serve_batch
+from worker.departures import until_gone
 from worker.errors import NotFound
-from worker.http import Shell, json_response, until_gone
+from worker.http import Shell
 from worker.lifecycle import Lifecycle, stop_process
 from worker.metrics import session_counters, session_gauges
 from worker.routes import add_common_routes

@@ -27,7 +27,8 @@ from protocol.messages import (
     Source,
     TopK,
 )
-from worker.sessions import Session, SessionTable
+from worker.session import Session
+from worker.sessions import SessionTable
 
 
 @dataclass(slots=True)

@@ -26,8 +26,10 @@ from protocol.messages import (
 from target_worker.engine import TargetEngine
 from target_worker.metrics import TargetMetrics
 from target_worker.service import TargetService
+from worker.answers import json_response
 from worker.batch import parse_batch, serve_batch
-from worker.http import LinesResponse, Shell, json_response, parse, until_gone
+from worker.departures import LinesResponse, until_gone
+from worker.http import Shell, parse
 from worker.lifecycle import Lifecycle, stop_process
 from worker.metrics import session_counters, session_gauges
 from worker.routes import add_common_routes

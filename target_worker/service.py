@@ -20,7 +20,8 @@ from target_worker.checks import check_generate, check_verify
 from target_worker.engine import TargetEngine
 from target_worker.metrics import TargetMetrics
 from worker.checks import check_grammar_type
-from worker.sessions import Session, SessionTable
+from worker.session import Session
+from worker.sessions import SessionTable
 
 
 class TargetService:

@@ -1,4 +1,4 @@
-"""The HTTP shell that both workers share: limits, parsing, one shape of error, disconnects, the OpenAPI page.
+"""The HTTP shell that both workers share: endpoints, limits, parsing, the OpenAPI page.
 
 Bodies are validated straight from their JSON (strict messages need pydantic's JSON mode, and it is the fastest way), so
 FastAPI's own body handling is not used; the models are put into the OpenAPI document by hand.
@@ -7,10 +7,8 @@ FastAPI's own body handling is not used; the models are put into the OpenAPI doc
 from __future__ import annotations
 
 import asyncio
-import hmac
 import logging
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
@@ -19,29 +17,27 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ValidationError
 from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from config.workers import WorkerConfig
-from protocol.errors import EngineFailure, ErrorBody, QueueFull, WireError
+from protocol.errors import ErrorBody, WireError
+from worker.answers import error_response, json_response
+from worker.departures import until_gone
 from worker.errors import (
     BodyTimeout,
     BodyTooLarge,
     ClientGone,
     MethodNotAllowed,
     NotFound,
-    Unauthorized,
     invalid_message,
 )
+from worker.guard import PROTECTED, Guard
 from worker.metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 
-_PROTECTED = "/v1/"
-_RETRY_AFTER_SECONDS = 1
 _STATUSES = (400, 401, 408, 409, 413, 422, 429, 503)
-_CANCEL_SECONDS = 5.0
 
 
 class Shell:
@@ -113,7 +109,7 @@ class Shell:
         async def endpoint() -> Response:
             return json_response(handler())
 
-        statuses = _STATUSES if path.startswith(_PROTECTED) else (503,)
+        statuses = _STATUSES if path.startswith(PROTECTED) else (503,)
         responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in (*statuses, *also)}
         self.app.add_api_route(
             path, endpoint, methods=["GET"], response_model=None, responses={**responses, 200: {"model": reply}}
@@ -155,140 +151,12 @@ class Shell:
         return self.app.openapi_schema
 
 
-class Guard:
-    """ASGI middleware, outermost: the bearer token, counts and times of requests, and no exception that escapes."""
-
-    def __init__(self, app: ASGIApp, metrics: WorkerMetrics, token: str | None) -> None:
-        self._app = app
-        self._metrics = metrics
-        self._token = None if token is None else f"Bearer {token}".encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        status = 0
-        began = time.perf_counter()
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            if self._refuses(scope):
-                await error_response(Unauthorized("a bearer token is needed"))(scope, receive, noted)
-            else:
-                await self._app(scope, receive, noted)
-        except Exception:
-            logger.exception("%s %s failed", scope["method"], getattr(scope.get("route"), "path", "?"))
-            if status:
-                raise  # The answer has begun: the server can only cut the connection.
-            failure = EngineFailure("the worker failed to serve this request")
-            self._metrics.errors.labels(failure.code).inc()
-            await error_response(failure)(scope, receive, noted)
-        finally:
-            path = getattr(scope.get("route"), "path", "other")
-            self._metrics.requests.labels(path, str(status)).inc()
-            self._metrics.request_seconds.labels(path).observe(time.perf_counter() - began)
-
-    def _refuses(self, scope: Scope) -> bool:
-        if self._token is None or not scope["path"].startswith(_PROTECTED):
-            return False
-        sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return not hmac.compare_digest(sent, self._token)
-
-
 def parse(model: type[M], body: bytes) -> M:
     """Raises InvalidMessage, which names the field."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
         raise invalid_message(error, model) from None
-
-
-def json_response(reply: BaseModel, status: int = 200) -> Response:
-    return Response(reply.__pydantic_serializer__.to_json(reply), status, media_type="application/json")
-
-
-def error_response(error: WireError) -> Response:
-    response = json_response(error.body(), error.status)
-    if isinstance(error, QueueFull):
-        response.headers["Retry-After"] = str(_RETRY_AFTER_SECONDS)
-    if isinstance(error, Unauthorized):
-        response.headers["WWW-Authenticate"] = "Bearer"
-    return response
-
-
-async def until_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result; it is cancelled, and ClientGone raised, when the client leaves before."""
-    task = asyncio.ensure_future(work)
-    task.add_done_callback(_see)
-    gone = asyncio.ensure_future(disconnected(request.receive))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientGone("the client left before it was answered")
-        return task.result()
-    finally:
-        gone.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
-
-
-def _see(task: asyncio.Future[Any]) -> None:
-    """Nothing complains of an exception that nobody waits for any more, such as StaleRound for a client that left."""
-    if not task.cancelled():
-        task.exception()
-
-
-async def disconnected(receive: Receive) -> None:
-    """Returns when the client has left; the body must have been read."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-class LinesResponse(Response):
-    """JSON lines, each sent as soon as there is one. A reader that leaves, or stalls, ends the iterator at once."""
-
-    media_type = "application/x-ndjson"
-
-    def __init__(self, lines: AsyncGenerator[BaseModel, None], stall_seconds: float) -> None:
-        super().__init__()
-        del self.headers["content-length"]
-        self._lines = lines
-        self._stall_seconds = stall_seconds
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        gone = asyncio.ensure_future(disconnected(receive))
-        sending = asyncio.ensure_future(self._send(send))
-        sending.add_done_callback(_see)
-        try:
-            await asyncio.wait({gone, sending}, return_when=asyncio.FIRST_COMPLETED)
-            if sending.done():
-                sending.result()
-        except TimeoutError:
-            # Returning in mid-answer has the server close the connection: who does not read can be told no more.
-            logger.warning("a reader left its stream unread for %g s and was cut off", self._stall_seconds)
-        finally:
-            gone.cancel()
-            if not sending.done():
-                sending.cancel()
-                await asyncio.wait({sending}, timeout=_CANCEL_SECONDS)
-            await self._lines.aclose()
-
-    async def _send(self, send: Send) -> None:
-        async def bounded(message: Message) -> None:
-            async with asyncio.timeout(self._stall_seconds):
-                await send(message)
-
-        await bounded({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for line in self._lines:
-            body = line.__pydantic_serializer__.to_json(line) + b"\n"
-            await bounded({"type": "http.response.body", "body": body, "more_body": True})
-        await bounded({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def _answer_wire_error(request: Request, error: Exception) -> Response:

@@ -9,7 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from protocol.errors import ErrorBody
 from protocol.messages import Health, ModelInfo, Ready
-from worker.http import Shell, json_response
+from worker.answers import json_response
+from worker.http import Shell
 from worker.lifecycle import Lifecycle
 from worker.metrics import WorkerMetrics
 

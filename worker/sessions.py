@@ -1,4 +1,4 @@
-"""Sessions: the token ids a worker has seen and the one call each may have in flight (docs/wire.md has the rules).
+"""All sessions of a worker, and the one call each may have in flight (docs/wire.md has the rules).
 
 A session is a cache, never the truth: whatever is missing or disagrees is answered with ContextMismatch, and the
 gateway sends the context again from 0. Everything here runs on the event loop's thread.
@@ -7,135 +7,18 @@ gateway sends the context again from 0. Everything here runs on the event loop's
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from protocol.errors import (
-    BadRequest,
-    ContextMismatch,
-    DeadlineExceeded,
-    EngineFailure,
-    NotReady,
-    StaleRound,
-    WireError,
-)
-from protocol.hashing import PrefixHashes
-from protocol.messages import Context, SequenceRequest
+from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, NotReady, StaleRound, WireError
+from protocol.messages import SequenceRequest
+from worker.calls import Call, same_question
+from worker.session import Session
 
 S = TypeVar("S")
-
-_serials = itertools.count(1)
-_COMPARE_BLOCK = 512
-
-
-def common_prefix(held: list[int], start: int, token_ids: list[int]) -> int:
-    """How many of `token_ids` equal held[start:], from their first on."""
-    limit = min(len(held) - start, len(token_ids))
-    done = 0
-    while done < limit:
-        size = min(_COMPARE_BLOCK, limit - done)
-        if held[start + done : start + done + size] != token_ids[done : done + size]:
-            while held[start + done] == token_ids[done]:
-                done += 1
-            return done
-        done += size
-    return limit
-
-
-@dataclass(eq=False)
-class Call:
-    """One call in flight. `waiters` counts the requests that want its answer; with none left it is cancelled.
-
-    `abandoned`: so it was, and nobody may wait for it any more. `ended_by`: what those that wait for it get instead.
-    """
-
-    request: SequenceRequest
-    task: asyncio.Task[Any]
-    waiters: int = 0
-    abandoned: bool = False
-    ended_by: WireError | None = None
-
-    def overtake(self, reason: str) -> None:
-        """Cancel the call; who waits for it gets StaleRound with this reason."""
-        self.end(StaleRound(reason, "round"))
-
-    def end(self, error: WireError) -> None:
-        """Cancel the call; who waits for it gets the error."""
-        self.ended_by = error
-        self.task.cancel()
-
-    def error(self) -> WireError | None:
-        """How the call ended, which it must have, for who waits for it; None for well."""
-        if self.task.cancelled():
-            return self.ended_by or EngineFailure("the call was cancelled")
-        error = self.task.exception()
-        return error if isinstance(error, WireError) or error is None else EngineFailure("the engine failed")
-
-
-@dataclass(eq=False)
-class Session(Generic[S]):
-    """What a worker holds of one sequence.
-
-    `ids` are all that it has seen or emitted, changed in place; `state` is the worker's own. `serial` is unique among
-    all sessions of the process, unlike `key`, which a deleted session's successor may carry again.
-    """
-
-    key: str | None
-    cache_salt: str | None
-    state: S
-    ids: list[int] = field(default_factory=list)
-    hashes: PrefixHashes = field(init=False)
-    latest_round: int = -1
-    call: Call | None = None
-    counted: int = 0
-    used: float = field(default_factory=time.monotonic)
-    answered: bool = False
-    _settled: int = 0
-    serial: int = field(default_factory=lambda: next(_serials))
-
-    def __post_init__(self) -> None:
-        self.hashes = PrefixHashes(self.cache_salt)
-
-    def read(self, context: Context) -> None:
-        """Make `ids` the context's. Raises ContextMismatch where its prefix is not held, BadRequest where no prefix is.
-
-        O(new and dropped ids), but for the comparison of ids sent again.
-        """
-        start, token_ids = context.start, context.token_ids
-        if start > len(self.ids):
-            raise ContextMismatch(f"{len(self.ids)} tokens are held, the context starts at {start}", "context.start")
-        if self.hashes.at(start) != context.prefix_hash:
-            if start == 0:
-                raise BadRequest("is not the hash of an empty prefix under this cache_salt", "context.prefix_hash")
-            raise ContextMismatch(f"the first {start} tokens held are others", "context.prefix_hash")
-        same = common_prefix(self.ids, start, token_ids)
-        kept = start + same
-        del self.ids[kept:]
-        self.hashes.truncate(kept)
-        self._settled = min(self._settled, kept)
-        self.emit(token_ids[same:])
-
-    def holds(self, context: Context) -> bool:
-        """Whether `ids` are the context's already, no more and no less."""
-        start, token_ids = context.start, context.token_ids
-        if start + len(token_ids) != len(self.ids) or self.hashes.at(start) != context.prefix_hash:
-            return False
-        return common_prefix(self.ids, start, token_ids) == len(token_ids)
-
-    def settle(self) -> int:
-        """How many ids have stayed as they were since the last `settle`: what was derived from them still holds."""
-        unchanged, self._settled = self._settled, len(self.ids)
-        return unchanged
-
-    def emit(self, token_ids: list[int]) -> None:
-        """Append ids that this worker adds to the sequence itself."""
-        self.ids.extend(token_ids)
-        self.hashes.extend(token_ids)
 
 
 class SessionTable(Generic[S]):
@@ -188,7 +71,7 @@ class SessionTable(Generic[S]):
         while (call := session.call) is not None:
             same = call.request.round == request.round and not takes_over
             if same and call.ended_by is None and not call.abandoned:
-                if not (_same_question(call.request, request) and session.holds(request.context)):
+                if not (same_question(call.request, request) and session.holds(request.context)):
                     raise BadRequest("another request of this round is in flight", "round")
                 return call
             call.overtake("a newer call of this session overtook it")
@@ -331,9 +214,3 @@ class SessionTable(Generic[S]):
             self._forget(self._sessions.pop(key))
             self.evictions += 1
             excess = len(self._sessions) > self._max_sessions or self.tokens > self._max_tokens
-
-
-def _same_question(one: SequenceRequest, other: SequenceRequest) -> bool:
-    """Whether two requests ask the same of one context; a retry may have another deadline."""
-    free = {"deadline_ms": other.deadline_ms, "trace": other.trace, "context": other.context}
-    return type(one) is type(other) and one.model_copy(update=free) == other

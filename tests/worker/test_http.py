@@ -23,8 +23,8 @@ from target_worker.torch_engine import TorchTarget
 from tests.fake_runner import FakeRunner
 from tests.wire import async_test, pause, request
 from tests.worker_apps import fake_engine
+from worker.departures import until_gone
 from worker.errors import ClientGone
-from worker.http import until_gone
 
 SMALL_BUFFER = 8192
 """Bytes; so that a reader that does not read is felt soon."""

@@ -16,7 +16,9 @@ from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, NotRe
 from protocol.hashing import PrefixHashes
 from protocol.messages import VerifyRequest
 from tests.wire import async_test, request
-from worker.sessions import Call, Session, SessionTable
+from worker.calls import Call
+from worker.session import Session
+from worker.sessions import SessionTable
 
 
 def verify_request(ids: list[int], **fields: Any) -> VerifyRequest:

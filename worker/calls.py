@@ -1,0 +1,46 @@
+"""A session's call in flight: whoever waits for it, and what they get where it is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from protocol.errors import EngineFailure, StaleRound, WireError
+from protocol.messages import SequenceRequest
+
+
+@dataclass(eq=False)
+class Call:
+    """One call in flight. `waiters` counts the requests that want its answer; with none left it is cancelled.
+
+    `abandoned`: so it was, and nobody may wait for it any more. `ended_by`: what those that wait for it get instead.
+    """
+
+    request: SequenceRequest
+    task: asyncio.Task[Any]
+    waiters: int = 0
+    abandoned: bool = False
+    ended_by: WireError | None = None
+
+    def overtake(self, reason: str) -> None:
+        """Cancel the call; who waits for it gets StaleRound with this reason."""
+        self.end(StaleRound(reason, "round"))
+
+    def end(self, error: WireError) -> None:
+        """Cancel the call; who waits for it gets the error."""
+        self.ended_by = error
+        self.task.cancel()
+
+    def error(self) -> WireError | None:
+        """How the call ended, which it must have, for who waits for it; None for well."""
+        if self.task.cancelled():
+            return self.ended_by or EngineFailure("the call was cancelled")
+        error = self.task.exception()
+        return error if isinstance(error, WireError) or error is None else EngineFailure("the engine failed")
+
+
+def same_question(one: SequenceRequest, other: SequenceRequest) -> bool:
+    """Whether two requests ask the same of one context; a retry may have another deadline."""
+    free = {"deadline_ms": other.deadline_ms, "trace": other.trace, "context": other.context}
+    return type(one) is type(other) and one.model_copy(update=free) == other

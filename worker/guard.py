@@ -1,0 +1,64 @@
+"""What stands before a worker's endpoints: the bearer token, counts and times, and no exception that escapes."""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import time
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from protocol.errors import EngineFailure
+from worker.answers import error_response
+from worker.errors import Unauthorized
+from worker.metrics import WorkerMetrics
+
+logger = logging.getLogger(__name__)
+
+PROTECTED = "/v1/"
+"""Paths that begin so need the token."""
+
+
+class Guard:
+    """ASGI middleware, outermost: the bearer token, counts and times of requests, and no exception that escapes."""
+
+    def __init__(self, app: ASGIApp, metrics: WorkerMetrics, token: str | None) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._token = None if token is None else f"Bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 0
+        began = time.perf_counter()
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            if self._refuses(scope):
+                await error_response(Unauthorized("a bearer token is needed"))(scope, receive, noted)
+            else:
+                await self._app(scope, receive, noted)
+        except Exception:
+            logger.exception("%s %s failed", scope["method"], getattr(scope.get("route"), "path", "?"))
+            if status:
+                raise  # The answer has begun: the server can only cut the connection.
+            failure = EngineFailure("the worker failed to serve this request")
+            self._metrics.errors.labels(failure.code).inc()
+            await error_response(failure)(scope, receive, noted)
+        finally:
+            path = getattr(scope.get("route"), "path", "other")
+            self._metrics.requests.labels(path, str(status)).inc()
+            self._metrics.request_seconds.labels(path).observe(time.perf_counter() - began)
+
+    def _refuses(self, scope: Scope) -> bool:
+        if self._token is None or not scope["path"].startswith(PROTECTED):
+            return False
+        sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        return not hmac.compare_digest(sent, self._token)

@@ -1,0 +1,93 @@
+"""One session: the token ids that a worker has seen of a sequence, and how a request's context becomes them."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from protocol.errors import BadRequest, ContextMismatch
+from protocol.hashing import PrefixHashes
+from protocol.messages import Context
+from worker.calls import Call
+
+S = TypeVar("S")
+
+_serials = itertools.count(1)
+_COMPARE_BLOCK = 512
+
+
+def common_prefix(held: list[int], start: int, token_ids: list[int]) -> int:
+    """How many of `token_ids` equal held[start:], from their first on."""
+    limit = min(len(held) - start, len(token_ids))
+    done = 0
+    while done < limit:
+        size = min(_COMPARE_BLOCK, limit - done)
+        if held[start + done : start + done + size] != token_ids[done : done + size]:
+            while held[start + done] == token_ids[done]:
+                done += 1
+            return done
+        done += size
+    return limit
+
+
+@dataclass(eq=False)
+class Session(Generic[S]):
+    """What a worker holds of one sequence.
+
+    `ids` are all that it has seen or emitted, changed in place; `state` is the worker's own. `serial` is unique among
+    all sessions of the process, unlike `key`, which a deleted session's successor may carry again.
+    """
+
+    key: str | None
+    cache_salt: str | None
+    state: S
+    ids: list[int] = field(default_factory=list)
+    hashes: PrefixHashes = field(init=False)
+    latest_round: int = -1
+    call: Call | None = None
+    counted: int = 0
+    used: float = field(default_factory=time.monotonic)
+    answered: bool = False
+    _settled: int = 0
+    serial: int = field(default_factory=lambda: next(_serials))
+
+    def __post_init__(self) -> None:
+        self.hashes = PrefixHashes(self.cache_salt)
+
+    def read(self, context: Context) -> None:
+        """Make `ids` the context's. Raises ContextMismatch where its prefix is not held, BadRequest where no prefix is.
+
+        O(new and dropped ids), but for the comparison of ids sent again.
+        """
+        start, token_ids = context.start, context.token_ids
+        if start > len(self.ids):
+            raise ContextMismatch(f"{len(self.ids)} tokens are held, the context starts at {start}", "context.start")
+        if self.hashes.at(start) != context.prefix_hash:
+            if start == 0:
+                raise BadRequest("is not the hash of an empty prefix under this cache_salt", "context.prefix_hash")
+            raise ContextMismatch(f"the first {start} tokens held are others", "context.prefix_hash")
+        same = common_prefix(self.ids, start, token_ids)
+        kept = start + same
+        del self.ids[kept:]
+        self.hashes.truncate(kept)
+        self._settled = min(self._settled, kept)
+        self.emit(token_ids[same:])
+
+    def holds(self, context: Context) -> bool:
+        """Whether `ids` are the context's already, no more and no less."""
+        start, token_ids = context.start, context.token_ids
+        if start + len(token_ids) != len(self.ids) or self.hashes.at(start) != context.prefix_hash:
+            return False
+        return common_prefix(self.ids, start, token_ids) == len(token_ids)
+
+    def settle(self) -> int:
+        """How many ids have stayed as they were since the last `settle`: what was derived from them still holds."""
+        unchanged, self._settled = self._settled, len(self.ids)
+        return unchanged
+
+    def emit(self, token_ids: list[int]) -> None:
+        """Append ids that this worker adds to the sequence itself."""
+        self.ids.extend(token_ids)
+        self.hashes.extend(token_ids)
