@@ -51,10 +51,10 @@ class Metrics(BaseModel):
 
 
 class Tandem(BaseModel):
-    """How the text was made: with this seed it can be made again."""
+    """How the text was made: with this seed and the strategy `deterministic` it can be made again."""
 
     strategy: Strategy
-    lossless: bool = Field(description="whether the text is the target's own, whatever was drafted")
+    lossless: bool = Field(description="whether the text has the target's own distribution, whatever was drafted")
     seed: int
 
 
