@@ -27,7 +27,7 @@ from tandem.lifeline import hold_on, is_child
 
 MODES = (
     "wrong", "right", "none", "bad_ids", "negative_ids", "nan", "lengths", "html", "huge", "error", "cut", "stall",
-    "late", "mismatch",
+    "late", "mismatch", "bad_q",
 )  # fmt: skip
 _HUGE_BYTES = 10_000_000
 
@@ -150,6 +150,9 @@ async def _misbehave(script: Script, asked: DraftRequest, ids: list[int], began:
     if script.mode == "nan":
         for candidate in answer["candidates"]:
             candidate["logprobs"] = [float("nan")] * len(candidate["token_ids"])
+    if script.mode == "bad_q":  # a little short of one
+        for candidate in answer["candidates"]:
+            candidate["q"] = [{"token_ids": [token], "logprobs": [-5e-4]} for token in candidate["token_ids"]]
     return Response(json.dumps(answer), media_type="application/json")
 
 
@@ -189,6 +192,7 @@ def _model(script: Script) -> ModelInfo:
             max_draft_tokens=32,
             sampling=list(Sampling.model_fields),
             grammar_types=[],
+            q=True,
         ),
         step_seconds=[],
     )

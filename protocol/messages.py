@@ -15,6 +15,8 @@ MAX_TOKENS_PER_MESSAGE = 1_048_576
 MAX_DRAFT_TOKENS = 32
 MAX_CANDIDATES = 8
 MAX_LOGPROBS = 20
+Q_SUM_TOLERANCE = 1e-4
+"""How far a q may be from summing to one: what float32 arithmetic on the draft's side explains."""
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS_PER_MESSAGE, fail_fast=True)]

@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
+from protocol.errors import WireError
 from protocol.messages import Candidate, ModelInfo, StopReason, TargetSpeculation, VerifyResponse
 from server.adaptive.planner import Outcome, Plan, Times
 from server.rounds import GenerationRequest, Round, RoundTimings
@@ -126,7 +127,13 @@ class RoundLoop:
         return min(seconds, speculating.longest_draft)
 
     async def _verify(self, draft: Draft, asked: int, num_candidates: int) -> Round:
-        answer, seconds = await self._target.verify(draft.candidates, self._remaining)
+        try:
+            answer, seconds = await self._target.verify(draft.candidates, self._remaining)
+        except WireError as refusal:
+            if not draft.candidates or self._speculating is None or not _blames_the_draft(refusal):
+                raise
+            self._speculating.drafts.disown(refusal)
+            return await self._verify(Draft.none(draft.seconds, failed=True), asked, num_candidates)
         rows = _rows(draft.candidates)
         length = len(self._sequence)
         # Reading a prompt, or waiting for another call that reads it, says nothing of a round.
@@ -209,6 +216,11 @@ class RoundLoop:
                 total=total_ms,
             ),
         )
+
+
+def _blames_the_draft(refusal: WireError) -> bool:
+    """Nothing that a client says is in a verification's candidates."""
+    return refusal.field is not None and refusal.field.split(".")[0] == "candidates"
 
 
 def _rows(candidates: list[Candidate]) -> int:

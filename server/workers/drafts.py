@@ -8,10 +8,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from protocol.errors import WireError
 from protocol.messages import Candidate, DraftRequest, DraftResponse, Prediction
 from server.adaptive.times import DraftTimes
 from server.workers.context import RequestContext
-from server.workers.failures import Busy, Refused, SessionLost, WorkerFailure
+from server.workers.failures import BadAnswer, Busy, Refused, SessionLost, WorkerFailure
 from server.workers.pool import Pool
 from server.workers.session import Session
 from server.workers.worker import Worker
@@ -122,6 +123,13 @@ class DraftSide:
         self._context.metrics.round_trip.labels("draft").observe(max(0.0, took - timings.total_ms / 1000))
         candidates = [candidate for candidate in answer.candidates if candidate.token_ids]
         return Draft(candidates, answer.source, timings.total_ms, timings.sample_ms, took, failed=False)
+
+    def disown(self, error: WireError) -> None:
+        """The target refused what was drafted: the worker's failure, and the last draft of this request."""
+        if self._session is not None:
+            self._session.worker.failed(BadAnswer(f"the target refused its draft: {error.field}: {error.message}"))
+        self._useless = True
+        self._drop()
 
     def close(self) -> None:
         """Stop reading and free the session; does not wait."""

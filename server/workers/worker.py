@@ -128,7 +128,7 @@ class Worker:
             self.breaker.release()  # a proper answer, though not the one hoped for
             raise
         except WorkerFailure as failure:
-            self._failed(failure)
+            self.failed(failure)
             raise
         except BaseException:
             self.breaker.release()
@@ -139,7 +139,7 @@ class Worker:
             else:
                 self.breaker.release()
 
-    def _failed(self, failure: WorkerFailure) -> None:
+    def failed(self, failure: WorkerFailure) -> None:
         """Count it against the worker; one that could not be reached gets no work until it has been looked at."""
         log.warning("%s worker %s failed (%s): %s", self.role, self.url, failure.reason, failure.message)
         self.breaker.failure()

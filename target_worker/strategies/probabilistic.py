@@ -17,11 +17,8 @@ from torch import Tensor
 from engines.sampling import noise
 from engines.sampling.draw import draw_logits, row_keys
 from protocol.errors import BadRequest
-from protocol.messages import Candidate, TopK
+from protocol.messages import Q_SUM_TOLERANCE, Candidate, TopK
 from target_worker.strategies.drafts import DraftDistributions, Drafts, Outcome, Target, accept_prefix, at_end
-
-SUM_TOLERANCE = 1e-4
-"""How far q may be from summing to one: what float32 arithmetic on the draft's side explains."""
 
 
 def check_q(candidate: Candidate, vocabulary: int, field: str) -> None:
@@ -36,8 +33,8 @@ def check_q(candidate: Candidate, vocabulary: int, field: str) -> None:
         if max(entries) >= vocabulary:
             raise BadRequest(f"a token id is outside the vocabulary of {vocabulary}", f"{where}.token_ids")
         # An exponent over 0 is no probability; testing it first keeps exp() from overflowing.
-        total = math.fsum(map(math.exp, q.logprobs)) if max(q.logprobs) <= SUM_TOLERANCE else math.inf
-        if not abs(total - 1.0) <= SUM_TOLERANCE:  # NaN is not within the tolerance either
+        total = math.fsum(map(math.exp, q.logprobs)) if max(q.logprobs) <= Q_SUM_TOLERANCE else math.inf
+        if not abs(total - 1.0) <= Q_SUM_TOLERANCE:  # NaN is not within the tolerance either
             raise BadRequest(f"probabilities sum to {total:.6g}, not to one", f"{where}.logprobs")
         if math.exp(entries.get(token_id, -math.inf)) == 0.0:
             raise BadRequest(f"token {token_id} has no probability in its own q", f"{field}.token_ids.{place}")

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.client import ApiFailure, Client
 from benchmarks.processes import Process, Stack
-from benchmarks.stacks import BITWISE
+from benchmarks.stacks import BITWISE, speculative
 from tests.real.conftest import TINY_VOCABULARY
 from tests.real.proxy import Proxy
 from tests.real.rig import (
@@ -83,6 +83,15 @@ def test_draft_worker_answers_garbage(rig: Rig, mode: str) -> None:
     rig.behave(mode="none", delay=0.0)
     eventually(lambda: ask(rig.single, "scripted", max_tokens=8) is not None, "the drafter is asked")
     found = ask(rig.single, "scripted", during=at(3, lambda: rig.behave(mode=mode)))
+    assert found.identity == rig.undisturbed.identity
+
+
+def test_draft_worker_sends_a_wrong_q(rig: Rig) -> None:
+    """Of the only drafter that answers: each round is the target's own draw, as in plain decoding."""
+    rig.behave(mode="none", delay=0.0)
+    probabilistic = {**speculative("scripted", 4), "strategy": "probabilistic"}
+    eventually(lambda: ask(rig.single, speculative=probabilistic, max_tokens=8) is not None, "the drafter is asked")
+    found = ask(rig.single, during=at(3, lambda: rig.behave(mode="bad_q")), speculative=probabilistic)
     assert found.identity == rig.undisturbed.identity
 
 

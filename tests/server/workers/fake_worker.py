@@ -28,8 +28,8 @@ class Reply(Exception):
         self.status, self.body, self.headers = status, body, headers or {}
 
 
-def error(status: int, code: str, headers: dict[str, str] | None = None) -> Reply:
-    body = json.dumps({"error": {"code": code, "message": f"{code} on purpose", "field": None}})
+def error(status: int, code: str, headers: dict[str, str] | None = None, field: str | None = None) -> Reply:
+    body = json.dumps({"error": {"code": code, "message": f"{code} on purpose", "field": field}})
     return Reply(status, body.encode(), headers)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from dataclasses import replace
 from typing import Any
@@ -80,6 +81,92 @@ def test_a_bad_draft_worker_never_changes_the_text(fault: Any, always: bool) -> 
             assert tokens(await collect(fleet, request(30))) == expected(30)
             if not always:
                 assert len(draft.calls) > calls
+
+    asyncio.run(main())
+
+
+def drafting_from(*logprobs: float) -> Any:
+    """One token, with a q of these log-probabilities over ids 0, 1, …; the first is the drafted one's."""
+    q = {"token_ids": list(range(len(logprobs))), "logprobs": list(logprobs)}
+    return set_to(candidates=[{"token_ids": [0], "logprobs": None, "q": [q]}])
+
+
+LIES_OF_Q = {
+    "sums to a little less": drafting_from(math.log(0.9995)),
+    "sums to a little more": drafting_from(math.log(0.9), math.log(0.1005)),
+    "above one": drafting_from(800.0),
+    "no probability for what was drafted": drafting_from(-800.0, 0.0),
+    "without what was drafted": set_to(
+        candidates=[{"token_ids": [0], "logprobs": None, "q": [{"token_ids": [1], "logprobs": [0.0]}]}]
+    ),
+    "names a token twice": set_to(
+        candidates=[
+            {"token_ids": [0], "logprobs": None, "q": [{"token_ids": [0, 0], "logprobs": [math.log(0.5)] * 2}]}
+        ]
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LIES_OF_Q.values(), ids=LIES_OF_Q)
+def test_a_q_that_a_target_would_refuse_never_reaches_it(fault: Any) -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+            draft.faults.extend([None, None, fault])
+            assert tokens(await collect(fleet, request(strategy="probabilistic"))) == expected()
+            assert not draft.faults
+            assert _counted(fleet, "tandem_worker_failures_total") == 1
+            sent = [c for path, call in target.calls if path == "/v1/verify" for c in call.candidates]
+            assert sent
+            assert {q.logprobs[0] for candidate in sent for q in candidate.q or ()} == {0.0}, "the good ones' alone"
+
+    asyncio.run(main())
+
+
+def test_float32_may_leave_a_q_a_little_short() -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        draft.faults.extend([None, drafting_from(math.log(0.99995))])
+        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+            assert tokens(await collect(fleet, request(strategy="probabilistic"))) == expected()
+            assert _counted(fleet, "tandem_worker_failures_total") == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("at", [1, 4], ids=["first draft", "in mid-stream"])
+@pytest.mark.parametrize("field", ["candidates", "candidates.0.q.1.logprobs"])
+def test_a_draft_that_the_target_refuses_costs_the_drafter_not_the_client(at: int, field: str) -> None:
+    """Whatever the gateway's own checks let through."""
+
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+            target.faults.extend([None] * at + [error(400, "bad_request", field=field)])
+            rounds = await collect(fleet, request())
+            assert tokens(rounds) == expected()
+            refused, repeated = (call for _, call in target.calls[at : at + 2])
+            assert refused.candidates
+            assert repeated.candidates == []
+            assert repeated.round > refused.round
+            assert [bool(r.num_drafted) for r in rounds[1:at]] == [True] * (at - 1)
+            assert not any(r.num_drafted for r in rounds[at:]), "what this request drafts is not asked for again"
+            assert _counted(fleet, "tandem_worker_failures_total") == 1
+            (drafter,) = fleet._drafters
+            assert drafter.streams == 0
+            assert sum(r.num_drafted for r in await collect(fleet, request())) > 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("field", [None, "strategy", "sampling.top_p", "candidates_of_another_kind"])
+def test_what_else_a_target_refuses_of_a_round_with_drafts_is_the_clients(field: str | None) -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")], draft_timeout_seconds=5.0) as fleet:
+            target.faults.extend([None, error(400, "bad_request", field=field)])
+            with pytest.raises(BadRequest, match="on purpose"):
+                await collect(fleet, request())
 
     asyncio.run(main())
 
