@@ -31,7 +31,8 @@ class ServedModel:
     """The one model this gateway serves. `names[0]` is how responses call it; a request may use any of `names`.
 
     The same object is handed out until something in it changes, so that callers may cache by identity what they
-    derive from it. `created` is seconds since the epoch. `adaptive` says whether γ and N can be adapted.
+    derive from it. `target` is one of the targets, with the strategies and the number of candidates that any of them
+    offers. `created` is seconds since the epoch. `adaptive` says whether γ and N can be adapted.
     """
 
     names: tuple[str, ...]

@@ -11,14 +11,14 @@ from prometheus_client.registry import Collector
 
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
-from protocol.messages import Capabilities, Grammar, ModelInfo
+from protocol.messages import STRATEGIES, Capabilities, Grammar, ModelInfo
 from server.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
 from server.backend import DrafterState, ServedModel
 from server.errors import InvalidRequest, NotReady
 from server.round_loop import Planner, RoundLoop, Speculating
 from server.rounds import GenerationRequest, Round, Speculation
 from server.sequence import TokenSequence
-from server.target_rounds import can_serve, target_drives
+from server.target_rounds import fault, target_drives
 from server.workers.admission import Admission
 from server.workers.breaker import Breaker
 from server.workers.budget import RetryBudget
@@ -92,7 +92,7 @@ class Fleet:
             served = ServedModel(
                 names=tuple(self._config.served_model_name) or (reference.info.id,),
                 tokenizer=reference.tokenizer,
-                target=reference.info,
+                target=self._together(reference.info),
                 drafter=self._drafter_state(reference.info.id),
                 adaptive=True,
                 created=self._created,
@@ -102,6 +102,15 @@ class Fleet:
         if self._served is None:
             raise NotReady("no target worker has been reached yet")
         return self._served
+
+    def _together(self, reference: ModelInfo) -> ModelInfo:
+        """The reference, with whatever any of the targets that are ready can do for speculation: see `_fitting`."""
+        able = [worker.info.capabilities for worker in self._targets if worker.state == "ready" and worker.info]
+        joined = {
+            "strategies": [name for name in STRATEGIES if any(name in of.strategies for of in able)],
+            "max_candidates": max(of.max_candidates for of in able),
+        }
+        return reference.model_copy(update={"capabilities": reference.capabilities.model_copy(update=joined)})
 
     async def grammar_fault(self, grammar: Grammar) -> str | None:
         worker = self._admission.reference()
@@ -138,15 +147,12 @@ class Fleet:
                 drafts.close()
 
     def _fitting(self, request: GenerationRequest) -> Callable[[ModelInfo], bool]:
-        """Which targets can serve it. Raises InvalidRequest where none of those that are known can."""
+        """Which targets can serve it. Raises ApiError where none of those that are known can."""
         known = [worker.info for worker in self._targets if worker.info is not None]
-        if known and not any(can_serve(request, info) for info in known):
-            raise InvalidRequest(
-                "'deterministic' at temperature above 0 needs a target whose rounds the gateway drives; "
-                "this one drives its own: use 'probabilistic', or temperature 0",
-                param="speculative.strategy",
-            )
-        return lambda info: can_serve(request, info)
+        faults = [found for info in known if (found := fault(request, info)) is not None]
+        if known and len(faults) == len(known):
+            raise faults[0]
+        return lambda info: fault(request, info) is None
 
     def _worker(self, role: Role, url: str) -> Worker:
         token = self._config.worker_token

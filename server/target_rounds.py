@@ -1,20 +1,34 @@
-"""Who drives a request's rounds: the gateway, or a target that asks a draft worker itself."""
+"""Which targets can serve a request, and who drives its rounds: the gateway, or a target that asks a draft worker."""
 
 from __future__ import annotations
 
 from protocol.messages import ModelInfo
 from protocol.target_rounds import is_greedy, may_be_drafted_for
+from server.errors import ApiError, InvalidRequest, NotSupported
 from server.rounds import GenerationRequest
 
 
-def can_serve(request: GenerationRequest, info: ModelInfo) -> bool:
-    """A target that only drives its own rounds draws above temperature 0 without the shared noise.
-
-    Its text then has the right distribution, which is all that `probabilistic` promises; `deterministic` promises more.
-    """
-    if "gateway" in info.capabilities.rounds or is_greedy(request.sampling):
-        return True
-    return request.speculation.strategy == "probabilistic"
+def fault(request: GenerationRequest, info: ModelInfo) -> ApiError | None:
+    """Why this target can't serve the request; None where it can."""
+    offered, speculation = info.capabilities, request.speculation
+    if speculation.enabled and speculation.strategy not in offered.strategies:
+        known = ", ".join(offered.strategies)
+        return NotSupported(
+            f"'{speculation.strategy}' is not known to the target, which knows {known}", param="speculative.strategy"
+        )
+    if speculation.enabled and speculation.num_candidates > offered.max_candidates:
+        return NotSupported(
+            f"the target takes at most {offered.max_candidates} candidates", param="speculative.num_candidates"
+        )
+    # A target that only drives its own rounds draws above temperature 0 without the shared noise. Its text then has
+    # the right distribution, which is all that `probabilistic` promises; the other strategies promise more.
+    if "gateway" in offered.rounds or is_greedy(request.sampling) or speculation.strategy == "probabilistic":
+        return None
+    return InvalidRequest(
+        f"'{speculation.strategy}' at temperature above 0 needs a target whose rounds the gateway drives; "
+        "this one drives its own: use 'probabilistic', or temperature 0",
+        param="speculative.strategy",
+    )
 
 
 def target_drives(request: GenerationRequest, info: ModelInfo) -> bool:

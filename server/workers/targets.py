@@ -72,8 +72,9 @@ class TargetSide:
         return self._current.worker.step_times if self._current is not None else StepTimes(())
 
     def require(self, fits: Callable[[ModelInfo], bool]) -> None:
-        """From now on only targets that fit may serve the request."""
-        self._fits = fits
+        """From now on only targets that fit this too may serve the request."""
+        before = self._fits
+        self._fits = lambda info: before(info) and fits(info)
 
     async def info(self) -> ModelInfo:
         """What the target in use says of itself; opens a session on one if there is none yet."""

@@ -142,9 +142,10 @@ def test_a_target_that_offers_both_drives_where_every_promise_is_kept(
     assert not any(speculation.enabled for speculation in streams if speculation is not None)
 
 
-def test_deterministic_above_temperature_0_needs_the_gateway_to_drive() -> None:
-    asked = replace(greedy(), **SAMPLED)
-    with pytest.raises(InvalidRequest, match="deterministic") as refused:
+@pytest.mark.parametrize("strategy", ["deterministic", "threshold", "greedy"])
+def test_above_temperature_0_all_but_probabilistic_need_the_gateway_to_drive(strategy: Any) -> None:
+    asked = replace(greedy(strategy=strategy), **SAMPLED)
+    with pytest.raises(InvalidRequest, match=f"^'{strategy}' at temperature above 0") as refused:
         served(asked, driving("target"))
     assert refused.value.param == "speculative.strategy"
     alone, other = driving("target"), driving("gateway")

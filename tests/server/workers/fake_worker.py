@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 
 from protocol.hashing import PrefixHashes
-from protocol.messages import DraftRequest, GenerateRequest, SequenceRequest, VerifyRequest
+from protocol.messages import STRATEGIES, DraftRequest, GenerateRequest, SequenceRequest, VerifyRequest
 from tests.server.workers.fake_model import STOP, VOCABULARY, draft_token, target_token
 
 Answer = dict[str, Any]
@@ -52,6 +52,9 @@ class FakeWorker:
         self.stop_at: int | None = None
         self.drives: list[str] = ["gateway"]
         self.sampled_rounds = False
+        self.strategies: list[str] = list(STRATEGIES)
+        self.max_candidates = 8
+        self.sends_q = True
         self.faults: deque[Any] = deque()
         self.always: Any = None
         self.delete_faults: deque[Reply] = deque()
@@ -330,12 +333,12 @@ class FakeWorker:
             "capabilities": {
                 "rounds": self.drives,
                 "target_rounds_sampled": self.sampled_rounds,
-                "strategies": ["deterministic", "probabilistic"],
-                "max_candidates": 8,
+                "strategies": self.strategies,
+                "max_candidates": self.max_candidates,
                 "max_draft_tokens": 32,
                 "sampling": [],
                 "grammar_types": [],
-                "q": True,
+                "q": self.sends_q,
             },
             "step_seconds": [{"rows": 1, "seconds": max(self.seconds, 0.001)}],
         }

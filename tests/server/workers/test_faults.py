@@ -100,9 +100,7 @@ LIES_OF_Q = {
         candidates=[{"token_ids": [0], "logprobs": None, "q": [{"token_ids": [1], "logprobs": [0.0]}]}]
     ),
     "names a token twice": set_to(
-        candidates=[
-            {"token_ids": [0], "logprobs": None, "q": [{"token_ids": [0, 0], "logprobs": [math.log(0.5)] * 2}]}
-        ]
+        candidates=[{"token_ids": [0], "logprobs": None, "q": [{"token_ids": [0, 0], "logprobs": [math.log(0.5)] * 2}]}]
     ),
 }
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import SecretStr
 
-from server.errors import NoTarget, NotReady
+from server.errors import NoTarget, NotReady, NotSupported
 from tests.server.workers.fake_worker import FakeWorker, self_signed
 from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 
@@ -99,6 +100,92 @@ def test_a_draft_worker_given_as_a_target_is_refused() -> None:
                 fleet.model()
             with pytest.raises(NoTarget):
                 await collect(fleet, request())
+
+    asyncio.run(main())
+
+
+def mixed_targets() -> list[FakeWorker]:
+    """The first knows no `threshold` and takes many candidates, the second knows it and takes few."""
+    first, second = FakeWorker("target"), FakeWorker("target")
+    first.strategies = ["deterministic", "probabilistic"]
+    second.max_candidates = 2
+    return [first, second]
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "able"),
+    [
+        ({"strategy": "threshold"}, 1),
+        ({"strategy": "greedy", "num_candidates": 2}, 1),
+        ({"num_candidates": 3}, 0),
+        ({"num_candidates": 2}, None),
+        ({"strategy": "threshold", "num_candidates": 3, "enabled": False}, None),
+    ],
+)
+def test_a_request_goes_to_a_target_that_can_do_what_it_asks(
+    turned: bool, changes: dict[str, Any], able: int | None
+) -> None:
+    async def main() -> None:
+        targets = mixed_targets()
+        async with fleet_over(targets[::-1] if turned else targets, [FakeWorker("draft")]) as fleet:
+            for _ in range(3):
+                assert tokens(await collect(fleet, request(**changes))) == expected()
+            unable = [] if able is None else [targets[1 - able]]
+            assert not any(target.calls for target in unable)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"strategy": "threshold", "num_candidates": 3}, "speculative.strategy"),
+        ({"num_candidates": 9}, "speculative.num_candidates"),
+    ],
+)
+def test_what_no_target_can_do_is_refused_by_name(changes: dict[str, Any], param: str) -> None:
+    async def main() -> None:
+        targets = mixed_targets()
+        async with fleet_over(targets, [FakeWorker("draft")]) as fleet:
+            with pytest.raises(NotSupported) as refused:
+                await collect(fleet, request(**changes))
+            assert refused.value.param == param
+            assert not any(target.calls for target in targets)
+
+    asyncio.run(main())
+
+
+def test_no_target_takes_over_that_cannot_do_what_was_asked() -> None:
+    async def main() -> None:
+        targets = mixed_targets()
+        targets[1].seconds = 0.002
+        async with fleet_over(targets, [FakeWorker("draft")], recovery_timeout_seconds=0.4) as fleet:
+            with pytest.raises(NoTarget):  # noqa: PT012
+                async for _ in fleet.rounds(request(400, strategy="threshold")):
+                    if targets[1].up:
+                        await targets[1].kill()
+            assert targets[0].calls == []
+
+    asyncio.run(main())
+
+
+def test_the_served_model_can_do_what_any_of_the_targets_can() -> None:
+    async def main() -> None:
+        targets = mixed_targets()
+        async with fleet_over(targets, []) as fleet:
+            served = fleet.model()
+            assert set(served.target.capabilities.strategies) == {
+                "deterministic",
+                "probabilistic",
+                "threshold",
+                "greedy",
+            }
+            assert served.target.capabilities.max_candidates == 8
+            assert fleet.model() is served
+            await targets[1].kill()
+            await until(lambda: "down" in fleet.ready()[1])
+            assert set(fleet.model().target.capabilities.strategies) == {"deterministic", "probabilistic"}
 
     asyncio.run(main())
 
