@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,16 +14,17 @@ from server.rounds import GenerationRequest, Round
 
 @dataclass(frozen=True, slots=True)
 class DrafterState:
-    """The drafter as it is now. Without one (or with one that can't serve) requests fall back to plain decoding.
+    """The drafters as they are now. Without one (or with one that can't serve) requests fall back to plain decoding.
 
     `default` is the drafter used where a request names none; `names` are those a request may name. `capabilities` is
-    what the reachable draft workers can do together, null while none is.
+    what the reachable draft workers behind a name can do together; it lacks the names behind which none is reachable.
     """
 
     default: str | None
     names: tuple[str, ...]
     draft_tokens: int
-    capabilities: Capabilities | None
+    capabilities: Mapping[str | None, Capabilities]
+    """By the name that a request gives; None: it names none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +33,13 @@ class ServedModel:
 
     The same object is handed out until something in it changes, so that callers may cache by identity what they
     derive from it. `target` is one of the targets, with the strategies and the number of candidates that any of them
-    offers. `created` is seconds since the epoch. `adaptive` says whether γ and N can be adapted.
+    offers. `created` is seconds since the epoch.
     """
 
     names: tuple[str, ...]
     tokenizer: TokenizerInfo
     target: ModelInfo
     drafter: DrafterState
-    adaptive: bool
     created: int
 
 

@@ -94,7 +94,6 @@ class Fleet:
                 tokenizer=reference.tokenizer,
                 target=self._together(reference.info),
                 drafter=self._drafter_state(reference.info.id),
-                adaptive=True,
                 created=self._created,
             )
             if served != self._served:
@@ -168,19 +167,26 @@ class Fleet:
         """The pool that `draft_model` names; None where nothing is to be drafted. Raises InvalidRequest."""
         if not speculation.enabled:
             return None
-        name = self._draft_model(speculation)
+        pool = self._pool(speculation.draft_model)
+        if pool is None:
+            known = ", ".join(self._drafter_names()) or "none"
+            raise InvalidRequest(
+                f"no draft model {speculation.draft_model!r}; known are: {known}", param="speculative.draft_model"
+            )
+        return pool if any(pool) else None
+
+    def _pool(self, draft_model: str | None) -> Pool | None:
+        """The drafters behind the name that a request gives (None: it gives none); None where no drafter has it."""
+        name = draft_model or self._config.draft_model
         pool = self._pools.get(name)
         if pool is not None:
-            return pool if any(pool) else None
+            return pool
         if name == self._config.draft_model:
             return self._pools[None]
         workers = [worker for worker in self._drafters if worker.info is not None and worker.info.id == name]
-        if not workers and name == _LOOKUP:
-            return self._pools[None]
-        if not workers:
-            known = ", ".join(self._drafter_names()) or "none"
-            raise InvalidRequest(f"no draft model {name!r}; known are: {known}", param="speculative.draft_model")
-        return Pool(workers)
+        if workers:
+            return Pool(workers)
+        return self._pools[None] if name == _LOOKUP else None
 
     def _draft_model(self, speculation: Speculation) -> str | None:
         return speculation.draft_model or self._config.draft_model
@@ -214,12 +220,17 @@ class Fleet:
         default = self._config.draft_model
         if default is None:
             default = next((worker.info.id for worker in self._pools[None] if worker.info is not None), None)
-        ready = [worker.info.capabilities for worker in self._drafters if worker.state == "ready" and worker.info]
+        names = self._drafter_names()
+        capabilities: dict[str | None, Capabilities] = {}
+        for name in (None, *names):
+            able = [w.info.capabilities for w in self._pool(name) or () if w.state == "ready" and w.info is not None]
+            if able:
+                capabilities[name] = _common(able)
         return DrafterState(
             default=default,
-            names=tuple(self._drafter_names()),
+            names=tuple(names),
             draft_tokens=self._config.draft_tokens or pair_for(target).draft_tokens,
-            capabilities=_common(ready) if ready else None,
+            capabilities=capabilities,
         )
 
 

@@ -92,8 +92,8 @@ def _prediction(body: ChatCompletionRequest, model: ServedModel, text: TextModel
     """Ignored while no draft worker is up: it could change the speed alone."""
     if body.prediction is None:
         return None
-    drafter = model.drafter
-    if drafter.capabilities is not None and not drafter.capabilities.prediction:
+    able = model.drafter.capabilities.get(body.speculative.draft_model if body.speculative is not None else None)
+    if able is not None and not able.prediction:
         raise params.not_yet("prediction", "the draft worker does not draft from predictions")
     content = body.prediction.content
     joined = content if isinstance(content, str) else "".join(part.text for part in content)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from config.gateway import GatewayConfig
-from protocol.messages import ModelInfo, Sampling
+from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, ModelInfo, Sampling
 from server.backend import ServedModel
 from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
 from server.openai.options import GenerationOptions, SpeculativeOptions
@@ -102,12 +102,13 @@ def speculation(options: SpeculativeOptions | None, model: ServedModel, config: 
     block = options or SpeculativeOptions()
     enabled = block.enabled is not False
     target, drafter = model.target.capabilities, model.drafter
-    if block.draft_tokens is not None and (block.max_speculation_depth or 32) < block.draft_tokens:
+    able = drafter.capabilities.get(block.draft_model)
+    if block.draft_tokens is not None and (block.max_speculation_depth or MAX_DRAFT_TOKENS) < block.draft_tokens:
         raise InvalidRequest(
             "'speculative.draft_tokens' must not exceed 'speculative.max_speculation_depth'",
             param="speculative.draft_tokens",
         )
-    most = min([target.max_draft_tokens, *([drafter.capabilities.max_draft_tokens] if drafter.capabilities else [])])
+    most = min([target.max_draft_tokens, *([able.max_draft_tokens] if able is not None else [])])
     for name in ("draft_tokens", "max_speculation_depth"):
         if (getattr(block, name) or 0) > most:
             raise not_yet(f"speculative.{name}", f"these workers take at most {most}")
@@ -119,18 +120,23 @@ def speculation(options: SpeculativeOptions | None, model: ServedModel, config: 
     strategy = block.strategy or target.default_strategy
     if strategy not in target.strategies:
         raise not_yet("speculative.strategy", f"the target knows {', '.join(target.strategies)}")
-    if strategy == "probabilistic" and enabled and drafter.capabilities and not drafter.capabilities.q:
+    if strategy == "probabilistic" and enabled and able is not None and not able.q:
         raise not_yet("speculative.strategy", "the draft worker does not send its distribution")
     candidates = block.num_candidates or 1
-    _check_candidates(candidates, model, strategy == "probabilistic")
-    if block.adaptive_speculation and not model.adaptive:
-        raise not_yet("speculative.adaptive_speculation", "γ and N are fixed here")
+    most_candidates = min(target.max_candidates, able.max_candidates if able is not None else MAX_CANDIDATES)
+    if candidates > most_candidates:
+        raise not_yet("speculative.num_candidates", f"these workers take at most {most_candidates}")
+    if strategy == "probabilistic" and candidates > 1:
+        raise NotSupported(
+            "'speculative.num_candidates' above 1 would not be lossless with the strategy 'probabilistic'",
+            param="speculative.num_candidates",
+        )
     if block.log_decisions and not config.log_content:
         raise InvalidRequest(
             "'speculative.log_decisions' is switched off by this server's setting log_content",
             param="speculative.log_decisions",
         )
-    draft_tokens = block.draft_tokens or min(drafter.draft_tokens, block.max_speculation_depth or 32, most)
+    draft_tokens = block.draft_tokens or min(drafter.draft_tokens, block.max_speculation_depth or most, most)
     adaptive = block.adaptive_speculation if block.adaptive_speculation is not None else config.adaptive_speculation
     return Speculation(
         enabled=enabled,
@@ -142,20 +148,8 @@ def speculation(options: SpeculativeOptions | None, model: ServedModel, config: 
         strategy=strategy,
         acceptance_threshold=_DEFAULT_THRESHOLD if block.acceptance_threshold is None else block.acceptance_threshold,
         max_speculation_depth=block.max_speculation_depth or max(min(_DEFAULT_DEPTH, most), draft_tokens),
-        adaptive=adaptive and model.adaptive,
+        adaptive=adaptive,
     )
-
-
-def _check_candidates(candidates: int, model: ServedModel, probabilistic: bool) -> None:
-    drafter = model.drafter.capabilities
-    most = min(model.target.capabilities.max_candidates, drafter.max_candidates if drafter else 8)
-    if candidates > most:
-        raise not_yet("speculative.num_candidates", f"these workers take at most {most}")
-    if probabilistic and candidates > 1:
-        raise NotSupported(
-            "'speculative.num_candidates' above 1 would not be lossless with the strategy 'probabilistic'",
-            param="speculative.num_candidates",
-        )
 
 
 def logprobs(wanted: int | None, target: ModelInfo, param: str) -> int | None:

@@ -47,7 +47,11 @@ SAMPLING_FIELDS = sorted(set(Sampling.model_fields) - {"seed"})
 
 
 def served_model(**changes: Any) -> ServedModel:
-    """`changes` to the target's capabilities, or to the ServedModel where it has such a field."""
+    """`changes` to the target's capabilities, or to the ServedModel where it has such a field.
+
+    `lookup` drafts where no drafter is named; `of_small` changes what the drafter `small` can do.
+    """
+    of_small = changes.pop("of_small", {})
     size = TOKENIZER.get_vocab_size()
     vocabulary = Vocabulary(fingerprint="v", size=size, logits_size=size)
     own = {name: changes.pop(name) for name in list(changes) if name in ServedModel.__dataclass_fields__}
@@ -94,11 +98,12 @@ def served_model(**changes: Any) -> ServedModel:
         default="lookup",
         names=("lookup", "small"),
         draft_tokens=5,
-        capabilities=capabilities.model_copy(update={"q": True}),
+        capabilities={
+            **dict.fromkeys((None, "lookup"), capabilities.model_copy(update={"q": True})),
+            "small": capabilities.model_copy(update={"q": True, **of_small}),
+        },
     )
-    model = ServedModel(
-        names=(MODEL, "alias"), tokenizer=info, target=target, drafter=drafter, adaptive=True, created=1_700_000_000
-    )
+    model = ServedModel(names=(MODEL, "alias"), tokenizer=info, target=target, drafter=drafter, created=1_700_000_000)
     return replace(model, **own)
 
 

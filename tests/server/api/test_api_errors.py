@@ -135,11 +135,32 @@ def test_neutral_values_of_refused_fields_pass(gateway: Running) -> None:
     assert error(gateway.chat(best_of=True))["param"] == "best_of"
 
 
+PREDICTION = {"type": "content", "content": "the quick"}
+
+
+@pytest.mark.parametrize(
+    ("able", "body", "param"),
+    [
+        ({"q": False}, {"speculative": {"strategy": "probabilistic"}}, "speculative.strategy"),
+        ({"max_candidates": 1}, {"speculative": {"num_candidates": 2}}, "speculative.num_candidates"),
+        ({"max_draft_tokens": 4}, {"speculative": {"draft_tokens": 5}}, "speculative.draft_tokens"),
+        ({"prediction": False}, {"prediction": PREDICTION}, "prediction"),
+    ],
+)
+def test_what_a_drafter_cannot_do_matters_to_those_who_use_it(
+    start: Start, able: dict[str, Any], body: dict[str, Any], param: str
+) -> None:
+    running = start(ScriptedBackend(served=served_model(of_small=able, prediction=True)))
+    block = body.get("speculative", {})
+    for name in (None, "lookup"):
+        assert running.chat(**{**body, "speculative": {**block, "draft_model": name}}).status_code == 200
+    refused = error(running.chat(**{**body, "speculative": {**block, "draft_model": "small"}}))
+    assert (refused["param"], refused["code"]) == (param, "unsupported_parameter")
+
+
 def test_capabilities_decide(start: Start) -> None:
     bare = start(
-        ScriptedBackend(
-            served=served_model(sampling=["temperature"], max_logprobs=0, strategies=["deterministic"], adaptive=False)
-        )
+        ScriptedBackend(served=served_model(sampling=["temperature"], max_logprobs=0, strategies=["deterministic"]))
     )
     assert bare.chat(temperature=0.5, top_p=1.0, presence_penalty=0).status_code == 200
     for changes, param in [
@@ -148,10 +169,10 @@ def test_capabilities_decide(start: Start) -> None:
         ({"min_tokens": 1}, "min_tokens"),
         ({"logprobs": True}, "logprobs"),
         ({"speculative": {"strategy": "threshold"}}, "speculative.strategy"),
-        ({"speculative": {"adaptive_speculation": True}}, "speculative.adaptive_speculation"),
     ]:
         found = error(bare.chat(**changes))
         assert (found["param"], found["code"]) == (param, "unsupported_parameter")
+    assert bare.chat(speculative={"enabled": False, "strategy": "deterministic"}).status_code == 200
     grammar = start(ScriptedBackend(served=served_model(grammar_types=["json_schema", "choice"])))
     format = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
     assert grammar.chat(response_format=format).status_code == 200

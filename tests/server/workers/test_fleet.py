@@ -26,7 +26,7 @@ def test_a_drafter_with_another_vocabulary_is_switched_off_and_says_what_differs
             assert ready
             assert "id 17: target 't17', draft 'foo'" in detail
             assert "id 17: target 't17', draft 'foo'" in caplog.text
-            assert fleet.model().drafter.capabilities is None
+            assert fleet.model().drafter.capabilities == {}
             rounds = await collect(fleet, request())
             assert tokens(rounds) == expected()
             assert sum(r.num_drafted for r in rounds) == 0
@@ -120,7 +120,6 @@ def mixed_targets() -> list[FakeWorker]:
         ({"strategy": "greedy", "num_candidates": 2}, 1),
         ({"num_candidates": 3}, 0),
         ({"num_candidates": 2}, None),
-        ({"strategy": "threshold", "num_candidates": 3, "enabled": False}, None),
     ],
 )
 def test_a_request_goes_to_a_target_that_can_do_what_it_asks(
@@ -156,6 +155,15 @@ def test_what_no_target_can_do_is_refused_by_name(changes: dict[str, Any], param
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("changes", [{"strategy": "threshold"}, {"num_candidates": 9}])
+def test_plain_decoding_needs_none_of_it(changes: dict[str, Any]) -> None:
+    async def main() -> None:
+        async with fleet_over(mixed_targets()[:1], []) as fleet:
+            assert tokens(await collect(fleet, request(enabled=False, **changes))) == expected()
+
+    asyncio.run(main())
+
+
 def test_no_target_takes_over_that_cannot_do_what_was_asked() -> None:
     async def main() -> None:
         targets = mixed_targets()
@@ -186,6 +194,27 @@ def test_the_served_model_can_do_what_any_of_the_targets_can() -> None:
             await targets[1].kill()
             await until(lambda: "down" in fleet.ready()[1])
             assert set(fleet.model().target.capabilities.strategies) == {"deterministic", "probabilistic"}
+
+    asyncio.run(main())
+
+
+def test_what_drafters_can_do_is_told_by_the_name_that_picks_them() -> None:
+    async def main() -> None:
+        draft, other = FakeWorker("draft"), FakeWorker("draft")
+        other.sends_q, other.max_candidates, other.id = False, 2, "other-model"
+        await other.start()
+        async with fleet_over([FakeWorker("target")], [draft], draft_pools={"other": [other.url]}) as fleet:
+            told = fleet.model().drafter.capabilities
+            assert {name: (able.q, able.max_candidates) for name, able in told.items()} == {
+                None: (True, 8),
+                "fake-draft": (True, 8),
+                "lookup": (True, 8),
+                "other": (False, 2),
+                "other-model": (False, 2),
+            }
+            await other.kill()
+            await until(lambda: "down" in fleet.ready()[1])
+            assert set(fleet.model().drafter.capabilities) == {None, "fake-draft", "lookup"}
 
     asyncio.run(main())
 
