@@ -9,9 +9,9 @@ import pytest
 
 from server.adaptive.times import StepTimes
 from server.errors import InvalidRequest
-from tests.server.workers.fake_model import STOP
+from tests.server.workers.fake_model import STOP, continuation, top_token
 from tests.server.workers.fake_worker import FakeWorker
-from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
+from tests.server.workers.harness import PLAIN, PROMPT, collect, expected, fleet_over, request, tokens, until
 
 
 @pytest.mark.parametrize("draft_tokens", [1, 3, 8])
@@ -185,6 +185,72 @@ def test_probabilistic_sends_q_to_the_target() -> None:
         async with fleet_over([target], [draft]) as fleet:
             assert tokens(await collect(fleet, request(strategy="probabilistic"))) == expected()
             assert all(c.q is not None for _, call in target.calls[1:] for c in getattr(call, "candidates", []))
+
+    asyncio.run(main())
+
+
+NO_DRAFTS = {"none": [], "wrong": [1.0], "right": [0.0]}
+
+
+@pytest.mark.parametrize("drafters", NO_DRAFTS.values(), ids=NO_DRAFTS)
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("stop_at", [None, 21])
+def test_greedy_is_the_targets_top_token_whoever_drafts(
+    drafters: list[float], adaptive: bool, stop_at: int | None
+) -> None:
+    """Plain decoding would draw: this strategy only verification knows, with and without drafts."""
+
+    async def main() -> None:
+        target = FakeWorker("target")
+        target.stop_at = stop_at
+        async with fleet_over([target], [FakeWorker("draft", wrong=wrong) for wrong in drafters]) as fleet:
+            rounds = await collect(fleet, request(strategy="greedy", adaptive=adaptive))
+            top = continuation(PROMPT, 40, top_token)
+            assert tokens(rounds) == (top if stop_at is None else [*top[: stop_at - 8], STOP])
+            assert {path for path, _ in target.calls} == {"/v1/verify"}
+            assert {call.strategy for _, call in target.calls} == {"greedy"}
+            assert not any(r.lossless for r in rounds)
+            assert (sum(r.num_drafted for r in rounds) > 0) == bool(drafters)
+
+    asyncio.run(main())
+
+
+def test_greedy_without_speculation_is_plain_decoding() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], []) as fleet:
+            rounds = await collect(fleet, request(strategy="greedy", enabled=False))
+            assert tokens(rounds) == expected()
+            assert [path for path, _ in target.calls] == ["/v1/generate"]
+            assert all(r.lossless for r in rounds)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("threshold", "accepted"), [(0.1, True), (0.2, True), (0.25, False), (1.0, False)])
+def test_threshold_accepts_what_is_likely_enough(threshold: float, accepted: bool) -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft", wrong=1.0)
+        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+            rounds = await collect(fleet, request(strategy="threshold", acceptance_threshold=threshold))
+            verified = [call for path, call in target.calls if path == "/v1/verify"]
+            assert {(call.strategy, call.acceptance_threshold) for call in verified} == {("threshold", threshold)}
+            assert sum(r.num_drafted for r in rounds) > 0
+            assert all(r.num_accepted == (r.num_drafted if accepted else 0) for r in rounds[:-1])
+            assert (tokens(rounds) == expected()) != accepted
+            assert len(tokens(rounds)) == 40
+            assert not any(r.lossless for r in rounds if r.num_drafted)
+
+    asyncio.run(main())
+
+
+def test_threshold_without_drafts_is_the_targets_own_text() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], []) as fleet:
+            rounds = await collect(fleet, request(strategy="threshold"))
+            assert tokens(rounds) == expected()
+            assert all(r.lossless for r in rounds)
 
     asyncio.run(main())
 

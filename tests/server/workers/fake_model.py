@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import blake2b
 
 VOCABULARY = 50
@@ -14,16 +15,29 @@ def target_token(ids: list[int]) -> int:
     return blake2b(tail.encode(), digest_size=4).digest()[0] % (VOCABULARY - 1)
 
 
-def continuation(ids: list[int], count: int) -> list[int]:
+def top_token(ids: list[int]) -> int:
+    """The target's most likely token, which is never the one it draws."""
+    return (target_token(ids) + 2) % (VOCABULARY - 1)
+
+
+def probability(ids: list[int], token: int) -> float:
+    """The target's, of its most likely token, of what it draws, and of what a wrong draft says; of others none."""
+    return {top_token(ids): 0.5, target_token(ids): 0.3, wrong_token(ids): 0.2}.get(token, 0.0)
+
+
+def continuation(ids: list[int], count: int, token: Callable[[list[int]], int] = target_token) -> list[int]:
     """What the target says after `ids`."""
     ids = list(ids)
     for _ in range(count):
-        ids.append(target_token(ids))
+        ids.append(token(ids))
     return ids[len(ids) - count :]
+
+
+def wrong_token(ids: list[int]) -> int:
+    return (target_token(ids) + 1) % (VOCABULARY - 1)
 
 
 def draft_token(ids: list[int], wrong: float) -> int:
     """The target's token, but wrong in this share of contexts."""
-    token = target_token(ids)
     noise = blake2b(f"draft{len(ids)},{ids[-1]}".encode(), digest_size=2).digest()
-    return (token + 1) % (VOCABULARY - 1) if int.from_bytes(noise, "big") < wrong * 65536 else token
+    return wrong_token(ids) if int.from_bytes(noise, "big") < wrong * 65536 else target_token(ids)

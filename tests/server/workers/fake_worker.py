@@ -13,7 +13,7 @@ import uvicorn
 
 from protocol.hashing import PrefixHashes
 from protocol.messages import STRATEGIES, DraftRequest, GenerateRequest, SequenceRequest, VerifyRequest
-from tests.server.workers.fake_model import STOP, VOCABULARY, draft_token, target_token
+from tests.server.workers.fake_model import STOP, VOCABULARY, draft_token, probability, target_token, top_token
 
 Answer = dict[str, Any]
 
@@ -198,6 +198,9 @@ class FakeWorker:
     def emit(self, ids: list[int]) -> int:
         return STOP if len(ids) == self.stop_at else target_token(ids)
 
+    def top(self, ids: list[int]) -> int:
+        return STOP if len(ids) == self.stop_at else top_token(ids)
+
     def draft(self, request: DraftRequest) -> Answer:
         ids = self.read(request)
         candidates = []
@@ -219,11 +222,14 @@ class FakeWorker:
 
     def verify(self, request: VerifyRequest) -> Answer:
         ids = self.read(request)
+        own = self.top if request.strategy == "greedy" else self.emit
+        least = request.acceptance_threshold
         best, accepted = None, -1
         for index, candidate in enumerate(request.candidates):
             chain, count = list(ids), 0
             for token in candidate.token_ids:
-                if self.emit(chain) != token:
+                likely = request.strategy == "threshold" and own(chain) != STOP and probability(chain, token) >= least
+                if own(chain) != token and not likely:
                     break
                 chain.append(token)
                 count += 1
@@ -231,8 +237,9 @@ class FakeWorker:
                 best, accepted = index, count
         accepted = max(accepted, 0)
         emitted = list(request.candidates[best].token_ids[:accepted]) if best is not None else []
-        emitted.append(self.emit(ids + emitted))
-        return self.round(request, ids, emitted, best, accepted, request.max_tokens)
+        emitted.append(own(ids + emitted))
+        answer = self.round(request, ids, emitted, best, accepted, request.max_tokens)
+        return {**answer, "lossless": request.strategy not in ("threshold", "greedy")}
 
     def round(
         self, request: SequenceRequest, ids: list[int], emitted: list[int], best: int | None, accepted: int, most: int
