@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from protocol.errors import WireError
@@ -142,24 +142,35 @@ class RoundLoop:
         round_ = self._emit(answer, seconds, draft)
         if self._speculating is not None and (draft.failed or draft.source is not None):
             times = self._times(self._speculating)
-            if not draft.failed:
-                times.drafts.observe(asked, draft.seconds)
-            self._speculating.planner.observe(
-                Outcome(
-                    asked=asked,
-                    num_candidates=num_candidates,
-                    drafted=answer.num_drafted,
-                    accepted=answer.num_accepted,
-                    emitted=len(answer.token_ids),
-                    gain=_gain(draft.candidates, answer),
-                    draft_seconds=draft.seconds,
-                    draft_failed=draft.failed,
-                    verify_seconds=seconds,
-                    rows=rows,
-                ),
-                times,
+            outcome = Outcome(
+                asked=asked,
+                num_candidates=num_candidates,
+                drafted=answer.num_drafted,
+                accepted=answer.num_accepted,
+                emitted=len(answer.token_ids),
+                gain=_gain(draft.candidates, answer),
+                draft_seconds=draft.seconds,
+                draft_failed=draft.failed,
+                verify_seconds=seconds,
+                rows=rows,
             )
+            if draft.candidates and self._at_stop(draft.candidates[answer.candidate or 0]):
+                outcome = _as_whole(outcome, times)
+            elif not draft.failed:
+                times.drafts.observe(asked, draft.seconds)
+            self._speculating.planner.observe(outcome, times)
         return round_
+
+    def _at_stop(self, candidate: Candidate) -> bool:
+        """Whether the drafter drew a stop token, and so no further."""
+        assert self._speculating is not None
+        worker = self._speculating.drafts.worker
+        drafters = worker.info.stop_token_ids if worker is not None and worker.info is not None else ()
+        return candidate.token_ids[-1] in {
+            *self._info.stop_token_ids,
+            *drafters,
+            *self._request.sampling.stop_token_ids,
+        }
 
     async def _plain(self, max_tokens: int) -> AsyncIterator[Round]:
         speculation = self._request.speculation
@@ -216,6 +227,21 @@ class RoundLoop:
                 total=total_ms,
             ),
         )
+
+
+def _as_whole(outcome: Outcome, times: Times) -> Outcome:
+    """A round whose draft ended with a stop token, as though that had been any other token and the draft whole.
+
+    Where the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic` whether a
+    position carries a draft must not depend on that noise; so what γ follows from must not tell what was drawn.
+    """
+    return replace(
+        outcome,
+        drafted=outcome.asked,
+        draft_seconds=max(outcome.draft_seconds, times.drafts.draft(outcome.asked)),
+        verify_seconds=max(outcome.verify_seconds, times.steps.verify(1 + outcome.asked)),
+        rows=max(outcome.rows, 1 + outcome.asked),
+    )
 
 
 def _blames_the_draft(refusal: WireError) -> bool:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from server.adaptive.times import StepTimes
+from protocol.messages import Sampling
+from server.adaptive.planner import FixedPlanner, Outcome, Times
+from server.adaptive.times import DraftTimes, StepTimes
 from server.errors import InvalidRequest
 from tests.server.workers.fake_model import STOP, continuation, top_token
-from tests.server.workers.fake_worker import FakeWorker
+from tests.server.workers.fake_worker import Answer, FakeWorker
 from tests.server.workers.harness import PLAIN, PROMPT, collect, expected, fleet_over, request, tokens, until
 
 
@@ -253,6 +256,65 @@ def test_threshold_without_drafts_is_the_targets_own_text() -> None:
             assert all(r.lossless for r in rounds)
 
     asyncio.run(main())
+
+
+@dataclass
+class Observed:
+    """What the planner and the drafter's times were told of the rounds with drafts."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    draft_times: list[int] = field(default_factory=list)
+    whole: list[tuple[float, float]] = field(default_factory=list)
+    """For each outcome, what drafting and verifying all that was asked for is expected to take."""
+
+
+@pytest.fixture
+def observed(monkeypatch: pytest.MonkeyPatch) -> Observed:
+    told = Observed()
+    observe = DraftTimes.observe
+
+    def observe_round(self: FixedPlanner, outcome: Outcome, times: Times) -> None:
+        told.outcomes.append(outcome)
+        told.whole.append((times.drafts.draft(outcome.asked), times.steps.verify(1 + outcome.asked)))
+
+    def observe_draft(self: DraftTimes, draft_tokens: int, *seconds: float) -> None:
+        told.draft_times.append(draft_tokens)
+        observe(self, draft_tokens, *seconds)
+
+    monkeypatch.setattr(FixedPlanner, "observe", observe_round)
+    monkeypatch.setattr(DraftTimes, "observe", observe_draft)
+    return told
+
+
+def drafting(*ids: int) -> Callable[[Answer], Answer]:
+    """The fake's own q is not asked for."""
+    return lambda answer: {**answer, "candidates": [{"token_ids": list(ids), "logprobs": None, "q": None}]}
+
+
+@pytest.mark.parametrize(("last", "stops"), [(STOP, []), (7, [7]), (8, [7])])
+def test_what_follows_a_drawn_stop_token_does_not_tell_that_it_was_drawn(
+    observed: Observed, last: int, stops: list[int]
+) -> None:
+    """γ must not hang on noise that the next round draws with again."""
+
+    async def main() -> None:
+        draft = FakeWorker("draft")
+        draft.faults.extend([None, None, drafting(48, last)])
+        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
+            sampling = Sampling(seed=1, stop_token_ids=stops)
+            assert tokens(await collect(fleet, replace(request(draft_tokens=4), sampling=sampling))) == expected()
+
+    asyncio.run(main())
+    assert expected()[5] != 48, "else the second round accepts the token before"
+    first, second = observed.outcomes[:2]
+    ended = last != 8
+    assert (first.asked, first.drafted, first.accepted) == (4, 4, 4)
+    assert (second.asked, second.drafted, second.accepted) == (4, 4 if ended else 2, 0)
+    assert second.rows == (5 if ended else 3)
+    if ended:
+        assert second.draft_seconds >= observed.whole[1][0] > 0.0
+        assert second.verify_seconds >= observed.whole[1][1] > 0.0
+    assert len(observed.draft_times) == len(observed.outcomes) - ended, "how long a part took is no measure of γ"
 
 
 def test_an_unknown_draft_model_is_refused_by_name() -> None:
