@@ -113,17 +113,17 @@ class RoundLoop:
                 num_candidates = max(1, min(num_candidates, info.capabilities.max_candidates))
         self._context.metrics.draft_tokens.observe(draft_tokens)
         self._context.metrics.candidates.observe(num_candidates)
-        seconds = self._draft_seconds(speculating, draft_tokens)
+        seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
         draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds)
         return await self._verify(draft, draft_tokens, num_candidates)
 
-    def _draft_seconds(self, speculating: Speculating, draft_tokens: int) -> float:
+    def _draft_seconds(self, speculating: Speculating, draft_tokens: int, num_candidates: int = 1) -> float:
         """How long a draft may take: a few times what it takes, since waiting longer costs more than plain decoding."""
         times = speculating.drafts.times
         slack = _PATIENT_SLACK if speculating.patient else _SLACK
-        seconds = 3.0 * times.draft(draft_tokens) + 2.0 * self._target.step_times.verify(1) + slack
-        if not times.measured:
-            seconds = max(seconds, _FIRST_DRAFT_SECONDS)
+        seconds = 3.0 * times.draft(draft_tokens, num_candidates) + 2.0 * self._target.step_times.verify(1) + slack
+        if not times.measured(num_candidates):
+            seconds = max(num_candidates * seconds, _FIRST_DRAFT_SECONDS)
         return min(seconds, speculating.longest_draft)
 
     async def _verify(self, draft: Draft, asked: int, num_candidates: int) -> Round:
@@ -157,7 +157,7 @@ class RoundLoop:
             if draft.candidates and self._at_stop(draft.candidates[answer.candidate or 0]):
                 outcome = _as_whole(outcome, times)
             elif not draft.failed:
-                times.drafts.observe(asked, draft.seconds)
+                times.drafts.observe(asked, draft.seconds, num_candidates)
             self._speculating.planner.observe(outcome, times)
         return round_
 
@@ -238,7 +238,7 @@ def _as_whole(outcome: Outcome, times: Times) -> Outcome:
     return replace(
         outcome,
         drafted=outcome.asked,
-        draft_seconds=max(outcome.draft_seconds, times.drafts.draft(outcome.asked)),
+        draft_seconds=max(outcome.draft_seconds, times.drafts.draft(outcome.asked, outcome.num_candidates)),
         verify_seconds=max(outcome.verify_seconds, times.steps.verify(1 + outcome.asked)),
         rows=max(outcome.rows, 1 + outcome.asked),
     )

@@ -9,6 +9,9 @@ _LOW_ROUNDS = 5
 _JUDGED_ROUNDS = 8
 _FIRST_REST = 64
 _LONGEST_REST = 1024
+# Of so many rounds, how many are drafted with one candidate.
+_COMPARED_EVERY = 32
+_COMPARED_ROUNDS = 2
 
 
 class CandidateCount:
@@ -23,9 +26,16 @@ class CandidateCount:
         self._net = Average(0.1)
         self._rest = _FIRST_REST
         self._rested = 0
+        self._rounds = 0
+
+    def next(self) -> int:
+        """N for the next round: now and then 1, so that what one candidate takes stays known."""
+        return 1 if self._rounds % _COMPARED_EVERY < _COMPARED_ROUNDS else self.count
 
     def observe(self, num_candidates: int, drafted: int, accepted: int, gain: int, cost: float) -> None:
-        """`gain`: tokens won by candidates 1 and up; `cost`: what their rows took, in tokens of plain decoding."""
+        """One round. `gain`: tokens that candidates 1 and up won; `cost`: what drafting and verifying them took, in
+        tokens of plain decoding."""
+        self._rounds += 1
         if self._most == 1 or num_candidates != self.count:
             return
         if self.count > 1:

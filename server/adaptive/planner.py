@@ -69,8 +69,13 @@ class PairState:
     credit: float = _FIRST_CREDIT
     interval: int = _FIRST_INTERVAL
     losses: Average = field(default_factory=lambda: Average(0.1))
+    candidates: dict[int, CandidateCount] = field(default_factory=dict)
+    """By the most that a request asks for."""
+    branching: Average = field(default_factory=lambda: Average(0.1))
+    """Rows that a candidate beyond the first adds for each draft token."""
 
     def earn(self, tokens: float) -> None:
+        """Book what speculation brought over plain decoding, in tokens of it; less than 0: what it lost."""
         self.credit = min(max(self.credit + tokens, _LEAST_CREDIT), _MOST_CREDIT)
 
 
@@ -106,7 +111,7 @@ class AdaptivePlanner:
         self._pair = pair
         self._max = max(max_draft_tokens, 1)
         self._current = max(1, min(draft_tokens, self._max))
-        self._candidates = CandidateCount(num_candidates)
+        self._candidates = pair.candidates.setdefault(num_candidates, CandidateCount(num_candidates))
         self._acceptance = Acceptance(fading=0.95, strength=6.0, prior=pair.acceptance)
         self._until_try = min(pair.interval, 2 * _FIRST_INTERVAL)
         self._trying = False
@@ -114,29 +119,35 @@ class AdaptivePlanner:
         self._longest = _LONGEST_INTERVAL
 
     def plan(self, times: Times) -> Plan:
+        """The next round, or stretch of plain decoding, by what is known now."""
         pair = self._pair
         new = pair.acceptance.rounds < _UNMEASURED_ROUNDS
         since_plain = times.steps.rounds_since_plain
         if not new and (since_plain is None or since_plain > _ROUNDS_UNTIL_SAMPLE):
             return Plan(0, plain_tokens=_PLAIN_SAMPLE)
         expected = self._acceptance.expected_tokens(self._max)
-        draft_tokens, seconds_a_token = self._best(times, expected)
         plain = times.steps.plain()
+        num_candidates = self._candidates.next()
+        draft_tokens, seconds_a_token = self._best(times, expected, num_candidates)
+        if seconds_a_token >= plain and num_candidates > 1:  # a single one may pay all the same
+            num_candidates = 1
+            draft_tokens, seconds_a_token = self._best(times, expected, num_candidates)
         pays = seconds_a_token < plain
         could_pay = self._could_pay(times, plain)
         self._trying = not pays
         self._longest = _LONGEST_INTERVAL if could_pay else _LONGEST_HOPELESS_INTERVAL
         if pair.credit > 0.0 and (pays or new or (self._promising and could_pay)):
-            return Plan(draft_tokens, self._candidates.count)
+            return Plan(draft_tokens, num_candidates)
         price = max(0.1, expected[draft_tokens] * (seconds_a_token / plain - 1.0))
         missing = price - pair.credit
         if self._until_try <= 0 and missing <= 0.0:
             self._trying = True
-            return Plan(draft_tokens, self._candidates.count)
+            return Plan(draft_tokens, num_candidates)
         wait = max(self._until_try, int(missing / _CREDIT_A_TOKEN) + 1, 1)
         return Plan(0, plain_tokens=min(wait, _LONGEST_HOPELESS_INTERVAL))
 
     def observe(self, outcome: Outcome, times: Times) -> None:
+        """Learn from a round with a draft, or one whose draft failed."""
         pair, plain = self._pair, times.steps.plain()
         seconds = outcome.draft_seconds + outcome.verify_seconds
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
@@ -144,10 +155,7 @@ class AdaptivePlanner:
         if not outcome.draft_failed:
             pair.acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
             self._acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
-            extra = times.steps.verify(outcome.rows) - times.steps.verify(1 + outcome.drafted)
-            self._candidates.observe(
-                outcome.num_candidates, outcome.drafted, outcome.accepted, outcome.gain, extra / plain
-            )
+            self._observe_candidates(outcome, times)
         self._promising = outcome.accepted >= outcome.asked
         if not self._trying:
             pair.interval = _FIRST_INTERVAL
@@ -157,23 +165,36 @@ class AdaptivePlanner:
             self._until_try = pair.interval
 
     def observe_plain(self, tokens: int) -> None:
+        """Tokens that came without a draft."""
         self._until_try -= tokens
         self._pair.earn(_CREDIT_A_TOKEN * tokens)
 
-    def _best(self, times: Times, expected: list[float]) -> tuple[int, float]:
+    def _observe_candidates(self, outcome: Outcome, times: Times) -> None:
+        asked, number, drafted = outcome.asked, outcome.num_candidates, outcome.drafted
+        if number > 1 and drafted:
+            self._pair.branching.add((outcome.rows - 1 - drafted) / (drafted * (number - 1)))
+        drafting = times.drafts.draft(asked, number) - times.drafts.draft(asked, 1)
+        verifying = times.steps.verify(outcome.rows) - times.steps.verify(1 + drafted)
+        cost = (drafting + verifying) / times.steps.plain()
+        self._candidates.observe(number, drafted, outcome.accepted, outcome.gain, cost)
+
+    def _best(self, times: Times, expected: list[float], num_candidates: int) -> tuple[int, float]:
         """The best γ of at least 1, and the seconds a token it is expected to take."""
         fill = self._acceptance.fill()
-        costs = [self._seconds(count, fill, times) / expected[count] for count in range(1, self._max + 1)]
+        costs = [
+            self._seconds(count, num_candidates, fill, times) / expected[count] for count in range(1, self._max + 1)
+        ]
         if self._pair.acceptance.rounds >= _UNMEASURED_ROUNDS:
             best = costs.index(min(costs)) + 1
             if costs[self._current - 1] > _HYSTERESIS * costs[best - 1]:
                 self._current = best
         return self._current, costs[self._current - 1]
 
-    def _seconds(self, draft_tokens: int, fill: float, times: Times) -> float:
+    def _seconds(self, draft_tokens: int, num_candidates: int, fill: float, times: Times) -> float:
         """What a round is expected to take. Where the drafter had no token, verification is that of one row."""
-        verify = (1.0 - fill) * times.steps.verify(1) + fill * times.steps.verify(1 + draft_tokens)
-        return times.drafts.draft(draft_tokens) + verify + self._pair.losses.value
+        rows = 1 + draft_tokens * (1.0 + (num_candidates - 1) * self._pair.branching.value)
+        verify = (1.0 - fill) * times.steps.verify(1) + fill * times.steps.verify(rows)
+        return times.drafts.draft(draft_tokens, num_candidates) + verify + self._pair.losses.value
 
     def _could_pay(self, times: Times, plain: float) -> bool:
         """Whether speculation would pay if all were accepted; if not, it is the drafter that is too slow."""

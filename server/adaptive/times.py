@@ -53,7 +53,10 @@ class StepTimes:
         """None until plain decoding has been measured at all."""
 
     def observe_verify(self, own_rows: int, pass_rows: int, worker_seconds: float, seconds: float) -> None:
-        """`worker_seconds` is the worker's own total, `seconds` what the caller waited."""
+        """One verification, by our rows and all rows of its pass.
+
+        `worker_seconds` is the worker's own total, `seconds` what the caller waited.
+        """
         if self.rounds_since_plain is not None:
             self.rounds_since_plain += 1
         worker_seconds = min(worker_seconds, seconds)
@@ -68,6 +71,7 @@ class StepTimes:
         self._plain.add(seconds / self._at(self._observe_pass(1, pass_rows)))
 
     def verify(self, own_rows: float) -> float:
+        """Seconds that a round's verification takes with so many rows of ours, the network included."""
         ratio = self._by_size.get(int(own_rows).bit_length(), self._engine) or self._engine or self._plain
         seconds = self._at(own_rows + self._others.value) * (ratio.value if ratio else 1.0)
         return max(seconds + self._network.value, _LEAST_SECONDS)
@@ -94,36 +98,54 @@ class StepTimes:
 
 
 class DraftTimes:
-    """Seconds of a draft call as fixed + γ · per_token, by least squares over what was seen, older calls fading.
+    """Seconds of a draft call by γ and N: for each N a line of its own, since further candidates take passes of theirs.
 
     The drafter's own measurement of one token is the slope until calls of different γ have been seen.
     """
 
+    def __init__(self, curve: Sequence[StepTime]) -> None:
+        self._slope = min((point.seconds for point in curve if point.seconds > 0.0), default=0.0)
+        self._lines: dict[int, _Line] = {}
+
+    def measured(self, num_candidates: int = 1) -> bool:
+        """Whether a draft of so many candidates has been seen."""
+        return num_candidates in self._lines
+
+    def observe(self, draft_tokens: int, seconds: float, num_candidates: int = 1) -> None:
+        """One call: γ and N as asked for, and how long the answer took. More than 3 times the line counts as that."""
+        line = self._lines.setdefault(num_candidates, _Line(self._slope))
+        line.observe(draft_tokens, seconds)
+
+    def draft(self, draft_tokens: int, num_candidates: int = 1) -> float:
+        """Seconds that a call is expected to take; of an N not seen yet: those of the nearest that was."""
+        if not self._lines:
+            return self._slope * draft_tokens
+        nearest = min(self._lines, key=lambda seen: abs(seen - num_candidates))
+        return self._lines[nearest].at(draft_tokens)
+
+
+class _Line:
+    """fixed + γ · per_token, by least squares over what was seen, older calls fading."""
+
     _FADING = 0.95
     _PRIOR_WEIGHT = 0.5
 
-    def __init__(self, curve: Sequence[StepTime]) -> None:
-        self._prior_slope = min((point.seconds for point in curve if point.seconds > 0.0), default=0.0)
+    def __init__(self, prior_slope: float) -> None:
+        self._prior_slope = prior_slope
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
-    @property
-    def measured(self) -> bool:
-        return self._weight > 0.0
-
-    def observe(self, draft_tokens: int, seconds: float) -> None:
-        if self.measured:
-            seconds = min(seconds, _OUTLIER * self.draft(draft_tokens) + 0.001)
+    def observe(self, x: int, seconds: float) -> None:
+        if self._weight > 0.0:
+            seconds = min(seconds, _OUTLIER * self.at(x) + 0.001)
         self._weight = self._weight * self._FADING + 1.0
-        self._x += (draft_tokens - self._x) / self._weight
+        self._x += (x - self._x) / self._weight
         self._y += (seconds - self._y) / self._weight
-        self._xx += (draft_tokens * draft_tokens - self._xx) / self._weight
-        self._xy += (draft_tokens * seconds - self._xy) / self._weight
+        self._xx += (x * x - self._xx) / self._weight
+        self._xy += (x * seconds - self._xy) / self._weight
 
-    def draft(self, draft_tokens: int) -> float:
-        if not self.measured:
-            return self._prior_slope * draft_tokens
+    def at(self, x: int) -> float:
         variance = max(0.0, self._xx - self._x * self._x)
         covariance = self._xy - self._x * self._y
         slope = (covariance + self._PRIOR_WEIGHT * self._prior_slope) / (variance + self._PRIOR_WEIGHT)
         slope = min(max(slope, 0.0), self._y / self._x if self._x > 0.0 else 0.0)
-        return self._y + slope * (draft_tokens - self._x)
+        return self._y + slope * (x - self._x)

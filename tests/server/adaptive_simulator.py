@@ -7,13 +7,17 @@ from dataclasses import dataclass, field
 from random import Random
 
 from protocol.messages import StepTime
-from server.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Times
+from server.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Plan, Times
 from server.adaptive.times import DraftTimes, StepTimes
 
 
 @dataclass
 class World:
-    """A target and a drafter. Times are seconds; `stalls` says whether the draft of this call never comes."""
+    """A target and a drafter. Times are seconds; `stalls` says whether the draft of this call never comes.
+
+    Where more than one candidate is drafted each draft token takes `branching` longer, and each further candidate has
+    `rescue` of a chance to go on where candidate 0 went wrong.
+    """
 
     acceptance: Callable[[int], float] = lambda token: 0.8
     fixed: float = 0.002
@@ -24,6 +28,8 @@ class World:
     deadline: float = 0.3
     stalls: Callable[[int], bool] = lambda call: False
     noise: float = 0.1
+    branching: float = 0.0
+    rescue: float = 0.0
     claimed_row: float | None = None
     others: int = 0
     rng: Random = field(default_factory=lambda: Random(1))
@@ -33,6 +39,24 @@ class World:
 
     def verify(self, rows: int) -> float:
         return self.step + self.per_row * (rows + self.others - 1)
+
+    def draft(self, plan: Plan) -> float:
+        per_token = self.per_token + (self.branching if plan.num_candidates > 1 else 0.0)
+        return self.fixed + per_token * plan.draft_tokens
+
+    def accepted(self, plan: Plan, done: int) -> tuple[int, int]:
+        """Of a draft that came, and how many of them candidates beyond the first have won."""
+        alone = self._chain(0, plan.draft_tokens, done)
+        others = plan.num_candidates - 1
+        if others and alone < plan.draft_tokens and self.rng.random() > (1.0 - self.rescue) ** others:
+            accepted = self._chain(alone + 1, plan.draft_tokens, done)
+            return accepted, accepted - alone
+        return alone, 0
+
+    def _chain(self, accepted: int, drafted: int, done: int) -> int:
+        while accepted < drafted and self.rng.random() < self.acceptance(done):
+            accepted += 1
+        return accepted
 
     def curve(self) -> list[StepTime]:
         per_row = self.per_row if self.claimed_row is None else self.claimed_row
@@ -64,16 +88,16 @@ def decode(
             continue
         calls += 1
         failed = world.stalls(calls)
-        draft = world.deadline if failed else world.noisy(world.fixed + world.per_token * plan.draft_tokens)
+        draft = world.deadline if failed else world.noisy(world.draft(plan))
         drafted = 0 if failed else plan.draft_tokens
-        accepted = 0
-        while accepted < drafted and world.rng.random() < world.acceptance(done):
-            accepted += 1
-        engine = world.noisy(world.verify(1 + drafted))
+        accepted, gain = (0, 0) if failed else world.accepted(plan, done)
+        # Further candidates leave the first one half-way.
+        rows = 1 + drafted + (plan.num_candidates - 1) * ((drafted + 1) // 2)
+        engine = world.noisy(world.verify(rows))
         wall = engine + world.round_trip
-        times.steps.observe_verify(1 + drafted, 1 + drafted + world.others, engine, wall)
+        times.steps.observe_verify(rows, rows + world.others, engine, wall)
         if not failed:
-            times.drafts.observe(plan.draft_tokens, draft)
+            times.drafts.observe(plan.draft_tokens, draft, plan.num_candidates)
         planner.observe(
             Outcome(
                 asked=plan.draft_tokens,
@@ -81,11 +105,11 @@ def decode(
                 drafted=drafted,
                 accepted=accepted,
                 emitted=accepted + 1,
-                gain=0,
+                gain=gain,
                 draft_seconds=draft,
                 draft_failed=failed,
                 verify_seconds=wall,
-                rows=1 + drafted,
+                rows=rows,
             ),
             times,
         )
@@ -94,8 +118,10 @@ def decode(
     return arrivals
 
 
-def adaptive(pair: PairState | None = None, draft_tokens: int = 5, most: int = 8) -> AdaptivePlanner:
-    return AdaptivePlanner(pair or PairState(), draft_tokens=draft_tokens, max_draft_tokens=most, num_candidates=1)
+def adaptive(
+    pair: PairState | None = None, draft_tokens: int = 5, most: int = 8, num_candidates: int = 1
+) -> AdaptivePlanner:
+    return AdaptivePlanner(pair or PairState(), draft_tokens, most, num_candidates)
 
 
 def speed_up(world: World, arrivals: list[float], first: int, last: int) -> float:

@@ -41,6 +41,11 @@ def run(settings: dict[str, Any], seed: int, tokens: int, planner: Any = None) -
     return world, decode(world, planner or adaptive(), world.times(), tokens)
 
 
+def settled(settings: dict[str, Any], make: Any) -> float:
+    """The speed, against plain decoding, that planners come to."""
+    return mean(speed_up(*run(settings, seed, 1024, make()), 256, 1024) for seed in range(4))
+
+
 @pytest.mark.parametrize("settings", BAD.values(), ids=BAD)
 def test_after_settling_a_bad_draft_costs_under_five_percent(settings: dict[str, Any]) -> None:
     for seed in range(8):
@@ -51,12 +56,49 @@ def test_after_settling_a_bad_draft_costs_under_five_percent(settings: dict[str,
 
 @pytest.mark.parametrize("settings", GOOD.values(), ids=GOOD)
 def test_a_good_draft_is_used_nearly_as_well_as_the_best_fixed_gamma(settings: dict[str, Any]) -> None:
-    def settled(make: Any) -> float:
-        return mean(speed_up(*run(settings, seed, 1024, make()), 256, 1024) for seed in range(4))
-
-    best = max(settled(lambda count=count: FixedPlanner(count, 1)) for count in range(1, 9))
+    best = max(settled(settings, lambda count=count: FixedPlanner(count, 1)) for count in range(1, 9))
     assert best > 1.1
-    assert settled(adaptive) >= 0.9 * best
+    assert settled(settings, adaptive) >= 0.9 * best
+
+
+DEAR: dict[str, dict[str, Any]] = {
+    "4 ms a token": {"branching": 0.004, "rescue": 0.4},
+    "8 ms a token": {"branching": 0.008, "rescue": 0.4},
+    "20 ms a token: they make speculation cost more than it brings": {"branching": 0.02, "rescue": 0.4},
+    "their rows": {"per_row": 0.006, "rescue": 0.1},
+}
+
+
+@pytest.mark.parametrize("settings", DEAR.values(), ids=DEAR)
+def test_candidates_that_cost_more_than_they_win_are_given_up(settings: dict[str, Any]) -> None:
+    assert settled(settings, lambda: FixedPlanner(4, 3)) < 0.9 * settled(settings, lambda: FixedPlanner(4, 1))
+    assert settled(settings, lambda: adaptive(num_candidates=3)) >= 0.92 * settled(settings, adaptive)
+
+
+def test_candidates_that_win_more_than_they_cost_are_kept() -> None:
+    settings = {"branching": 0.001, "rescue": 0.4, "per_row": 0.0005, "acceptance": lambda token: 0.6}
+    kept = settled(settings, lambda: adaptive(num_candidates=3))
+    assert kept >= 1.15 * settled(settings, adaptive)
+    assert kept >= 0.92 * settled(settings, lambda: FixedPlanner(4, 3))
+
+
+def test_how_many_candidates_are_worth_it_the_next_request_knows() -> None:
+    world = World(**DEAR["8 ms a token"])
+
+    def seconds(num_candidates: int) -> float:
+        pair, times = PairState(), world.times()
+        decode(world, adaptive(pair, num_candidates=num_candidates), times, 512)
+        later = [decode(world, adaptive(pair, num_candidates=num_candidates), times, 64) for _ in range(8)]
+        return sum(arrivals[-1] for arrivals in later)
+
+    assert seconds(1) >= 0.9 * seconds(3)
+
+
+def test_what_one_asked_for_says_nothing_of_more() -> None:
+    pair = PairState()
+    for most in (1, 2, 3, 8):
+        adaptive(pair, num_candidates=most)
+    assert {most: count.count for most, count in pair.candidates.items()} == {1: 1, 2: 2, 3: 3, 8: 8}
 
 
 def test_a_draft_that_becomes_good_is_found_again() -> None:
@@ -155,6 +197,29 @@ def test_draft_times_learn_fixed_and_per_token() -> None:
         drafts.observe(count, 0.01 + 0.002 * count)
     assert drafts.draft(1) == pytest.approx(0.012, rel=0.1)
     assert drafts.draft(8) == pytest.approx(0.026, rel=0.1)
+
+
+def test_draft_times_of_more_candidates_are_their_own() -> None:
+    drafts = DraftTimes([StepTime(rows=1, seconds=0.004)])
+    assert drafts.draft(5, 3) == pytest.approx(0.02)
+    for count in [1, 5, 8, 3] * 20:
+        drafts.observe(count, 0.01 + 0.002 * count)
+    assert drafts.draft(5, 3) == pytest.approx(drafts.draft(5)), "while it is not known, the nearest that is"
+    assert (drafts.measured(), drafts.measured(3)) == (True, False)
+    for count in [1, 5, 8, 3] * 20:
+        drafts.observe(count, 0.01 + 0.008 * count, 3)
+    assert drafts.draft(5, 3) == pytest.approx(0.05, rel=0.1)
+    assert drafts.draft(5) == pytest.approx(0.02, rel=0.1)
+    assert drafts.measured(3)
+
+
+def test_one_candidate_is_drafted_now_and_then_for_comparison() -> None:
+    count = CandidateCount(3)
+    asked = []
+    for _ in range(66):
+        asked.append(count.next())
+        count.observe(asked[-1], 5, 4, 1, 0.1)
+    assert asked == [1, 1, *[3] * 30, 1, 1, *[3] * 30, 1, 1]
 
 
 def test_candidates_fall_where_acceptance_is_low() -> None:

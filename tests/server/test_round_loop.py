@@ -12,6 +12,7 @@ from protocol.messages import Sampling
 from server.adaptive.planner import FixedPlanner, Outcome, Times
 from server.adaptive.times import DraftTimes, StepTimes
 from server.errors import InvalidRequest
+from server.rounds import Round
 from tests.server.workers.fake_model import STOP, continuation, top_token
 from tests.server.workers.fake_worker import Answer, FakeWorker
 from tests.server.workers.harness import PLAIN, PROMPT, collect, expected, fleet_over, request, tokens, until
@@ -171,17 +172,6 @@ def test_cancelling_in_mid_round_frees_sessions() -> None:
     asyncio.run(main())
 
 
-def test_candidates_and_the_gain_of_more_than_one() -> None:
-    async def main() -> None:
-        target, draft = FakeWorker("target"), FakeWorker("draft", wrong=1.0)
-        async with fleet_over([target], [draft]) as fleet:
-            rounds = await collect(fleet, request(num_candidates=3))
-            assert tokens(rounds) == expected()
-            assert {r.num_candidates for r in rounds[1:-1]} <= {0, 3}
-
-    asyncio.run(main())
-
-
 def test_probabilistic_sends_q_to_the_target() -> None:
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft")
@@ -263,7 +253,10 @@ class Observed:
     """What the planner and the drafter's times were told of the rounds with drafts."""
 
     outcomes: list[Outcome] = field(default_factory=list)
-    draft_times: list[int] = field(default_factory=list)
+    draft_times: list[tuple[int, int]] = field(default_factory=list)
+    """γ and N."""
+    rows: list[int] = field(default_factory=list)
+    """As the target's times were told."""
     whole: list[tuple[float, float]] = field(default_factory=list)
     """For each outcome, what drafting and verifying all that was asked for is expected to take."""
 
@@ -277,18 +270,53 @@ def observed(monkeypatch: pytest.MonkeyPatch) -> Observed:
         told.outcomes.append(outcome)
         told.whole.append((times.drafts.draft(outcome.asked), times.steps.verify(1 + outcome.asked)))
 
-    def observe_draft(self: DraftTimes, draft_tokens: int, *seconds: float) -> None:
-        told.draft_times.append(draft_tokens)
-        observe(self, draft_tokens, *seconds)
+    def observe_draft(self: DraftTimes, draft_tokens: int, seconds: float, num_candidates: int) -> None:
+        told.draft_times.append((draft_tokens, num_candidates))
+        observe(self, draft_tokens, seconds, num_candidates)
 
     monkeypatch.setattr(FixedPlanner, "observe", observe_round)
     monkeypatch.setattr(DraftTimes, "observe", observe_draft)
+    monkeypatch.setattr(StepTimes, "observe_verify", lambda self, own_rows, *_: told.rows.append(own_rows))
     return told
 
 
-def drafting(*ids: int) -> Callable[[Answer], Answer]:
-    """The fake's own q is not asked for."""
-    return lambda answer: {**answer, "candidates": [{"token_ids": list(ids), "logprobs": None, "q": None}]}
+def drafting(*candidates: list[int]) -> Callable[[Answer], Answer]:
+    return lambda answer: {
+        **answer,
+        "candidates": [{"token_ids": ids, "logprobs": None, "q": None} for ids in candidates],
+    }
+
+
+def test_candidates_and_the_gain_of_more_than_one(observed: Observed) -> None:
+    own = expected()
+    wrong = (own[2] + 1) % STOP
+    draft = FakeWorker("draft")
+    draft.faults.extend(
+        [
+            None,
+            drafting([own[1], wrong, 5], own[1:4], [wrong, own[2]]),  # the second goes on where the first fails
+            drafting(own[5:8], [own[5], wrong], [own[5]]),  # the first is the best
+            drafting([], own[9:12]),  # the first one has nothing
+            drafting(own[13:16]),
+        ]
+    )
+
+    async def main() -> list[Round]:
+        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
+            return await collect(fleet, request(num_candidates=3))
+
+    rounds = asyncio.run(main())
+    assert tokens(rounds) == own
+    assert [r.num_candidates for r in rounds[:5]] == [0, 3, 3, 1, 1]
+    seen = observed.outcomes[:4]
+    assert [(o.num_candidates, o.accepted, o.gain, o.rows) for o in seen] == [
+        (3, 3, 2, 1 + 3 + 2 + 2),
+        (3, 3, 0, 1 + 3 + 1),
+        (3, 3, 0, 1 + 3),
+        (3, 3, 0, 1 + 3),
+    ]
+    assert observed.rows[:5] == [1 + 3 + 2 + 2, 1 + 3 + 1, 1 + 3, 1 + 3, 1 + 3 * 3]
+    assert {number for _, number in observed.draft_times} == {3}
 
 
 @pytest.mark.parametrize(("last", "stops"), [(STOP, []), (7, [7]), (8, [7])])
@@ -299,7 +327,7 @@ def test_what_follows_a_drawn_stop_token_does_not_tell_that_it_was_drawn(
 
     async def main() -> None:
         draft = FakeWorker("draft")
-        draft.faults.extend([None, None, drafting(48, last)])
+        draft.faults.extend([None, None, drafting([48, last])])
         async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
             sampling = Sampling(seed=1, stop_token_ids=stops)
             assert tokens(await collect(fleet, replace(request(draft_tokens=4), sampling=sampling))) == expected()
