@@ -12,13 +12,17 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Request(BaseModel):
-    """Strict types, no unknown fields: nothing a client asks for is ignored in silence."""
+    """Strict types, no unknown fields: nothing that would change the answer is ignored in silence."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class SpeculativeOptions(Request):
-    """How this request speculates. Whatever is said here, the default strategy's text stays the same."""
+    """How this request speculates. Whatever is said here, the default strategy's text stays the same.
+
+    A field whose moment does not come (its description says when) is checked like any other and changes nothing: whole
+    blocks of defaults are welcome.
+    """
 
     enabled: bool | None = Field(default=None, description="false: plain decoding by the target; default: true")
     draft_tokens: int | None = Field(
@@ -29,19 +33,28 @@ class SpeculativeOptions(Request):
         default=None, ge=1, le=MAX_CANDIDATES, description="N: candidates a round; default: 1"
     )
     candidate_temperature: Number | None = Field(
-        default=None, ge=0.0, le=2.0, description="of candidates beyond the first; default: the request's"
+        default=None,
+        ge=0.0,
+        le=2.0,
+        description="of candidates beyond the first, where there are any; default: the request's",
     )
     candidate_top_p: Number | None = Field(
-        default=None, gt=0.0, le=1.0, description="of candidates beyond the first; default: the request's"
+        default=None,
+        gt=0.0,
+        le=1.0,
+        description="of candidates beyond the first, where there are any; default: the request's",
     )
     strategy: Strategy | None = Field(
         default=None, description="when a draft token is accepted; default: the target's own default, `deterministic`"
     )
     acceptance_threshold: Number | None = Field(
-        default=None, ge=0.0, le=1.0, description="for the strategy `threshold`; default: 0.1"
+        default=None, ge=0.0, le=1.0, description="for the strategy `threshold`, and no other; default: 0.1"
     )
     max_speculation_depth: int | None = Field(
-        default=None, ge=1, le=MAX_DRAFT_TOKENS, description="the most γ may adapt to; default: 8, or γ where higher"
+        default=None,
+        ge=1,
+        le=MAX_DRAFT_TOKENS,
+        description="the most γ may adapt to, where it adapts; default: 8, or γ where higher",
     )
     adaptive_speculation: bool | None = Field(
         default=None, description="let γ and N adapt; default: the gateway's setting"

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from api_doubles import END, MODEL, TOKENIZER, Running, ScriptedBackend, Start, make_round
+from api_doubles import END, MODEL, TOKENIZER, Running, ScriptedBackend, Start, make_round, served_model
 
 from server.openai.options import SpeculativeOptions
 from server.rounds import GenerationRequest, Round
@@ -276,6 +276,33 @@ def test_the_speculative_block_by_default(gateway: Running) -> None:
     assert gateway.backend.requests[-1].speculation.draft_tokens == 2
     gateway.chat(speculative={"draft_tokens": 12})
     assert gateway.backend.requests[-1].speculation.max_speculation_depth == 12
+
+
+IDLE = {
+    "one candidate": {"num_candidates": 1, "candidate_temperature": 0.3, "candidate_top_p": 0.5},
+    "another strategy": {"strategy": "deterministic", "acceptance_threshold": 0.9},
+    "a fixed γ": {"adaptive_speculation": False, "max_speculation_depth": 16},
+    "no speculation": {"enabled": False, "draft_tokens": 3, "num_candidates": 2, "max_speculation_depth": 4},
+}
+
+
+@pytest.mark.parametrize("block", IDLE.values(), ids=IDLE)
+def test_fields_without_effect_are_checked_and_welcome(gateway: Running, block: dict[str, Any]) -> None:
+    """As docs/api.md says: clients may send whole blocks of defaults."""
+    assert gateway.chat(speculative=block).status_code == 200
+    for name in block.keys() - {"strategy", "enabled", "adaptive_speculation"}:
+        assert gateway.chat(speculative={**block, name: -1}).json()["error"]["param"] == f"speculative.{name}"
+
+
+@pytest.mark.parametrize("default", ["deterministic", "threshold"])
+def test_where_a_request_names_no_strategy_it_is_the_targets_own(start: Start, default: str) -> None:
+    running = start(ScriptedBackend(served=served_model(default_strategy=default)))
+    for body in ({}, {"speculative": {}}, {"speculative": {"draft_tokens": 3}}):
+        answer = running.chat(**body).json()
+        assert running.backend.requests[-1].speculation.strategy == default
+        assert answer["tandem"]["strategy"] == default
+    answer = running.chat(speculative={"strategy": "probabilistic"}).json()
+    assert running.backend.requests[-1].speculation.strategy == answer["tandem"]["strategy"] == "probabilistic"
 
 
 def test_roles_and_parts(gateway: Running) -> None:
