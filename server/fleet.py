@@ -28,7 +28,8 @@ from server.workers.drafts import DraftSide
 from server.workers.grammars import GrammarChecks
 from server.workers.metrics import WorkerMetrics
 from server.workers.pool import Pool
-from server.workers.targets import Patience, TargetSide
+from server.workers.recovery import Patience
+from server.workers.targets import TargetSide
 from server.workers.tasks import BackgroundTasks
 from server.workers.transport import Transport
 from server.workers.worker import Role, Worker

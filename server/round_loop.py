@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from protocol.errors import WireError
 from protocol.messages import Candidate, ModelInfo, StopReason, TargetSpeculation, VerifyResponse
+from server.adaptive.candidates import gain_of, rows_of
 from server.adaptive.planner import Outcome, Plan, Times
 from server.rounds import GenerationRequest, Round, RoundTimings
 from server.workers.context import RequestContext
@@ -134,7 +135,7 @@ class RoundLoop:
                 raise
             self._speculating.drafts.disown(refusal)
             return await self._verify(Draft.none(draft.seconds, failed=True), asked, num_candidates)
-        rows = _rows(draft.candidates)
+        rows = rows_of(draft.candidates)
         length = len(self._sequence)
         # Reading a prompt, or waiting for another call that reads it, says nothing of a round.
         if length > len(self._request.prompt) and length - answer.cached_tokens <= _MOST_UNREAD:
@@ -148,14 +149,14 @@ class RoundLoop:
                 drafted=answer.num_drafted,
                 accepted=answer.num_accepted,
                 emitted=len(answer.token_ids),
-                gain=_gain(draft.candidates, answer),
+                gain=gain_of(draft.candidates, answer),
                 draft_seconds=draft.seconds,
                 draft_failed=draft.failed,
                 verify_seconds=seconds,
                 rows=rows,
             )
             if draft.candidates and self._at_stop(draft.candidates[answer.candidate or 0]):
-                outcome = _as_whole(outcome, times)
+                outcome = outcome.as_whole(times)
             elif not draft.failed:
                 times.drafts.observe(asked, draft.seconds, num_candidates)
             self._speculating.planner.observe(outcome, times)
@@ -229,41 +230,6 @@ class RoundLoop:
         )
 
 
-def _as_whole(outcome: Outcome, times: Times) -> Outcome:
-    """A round whose draft ended with a stop token, as though that had been any other token and the draft whole.
-
-    Where the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic` whether a
-    position carries a draft must not depend on that noise; so what γ follows from must not tell what was drawn.
-    """
-    return replace(
-        outcome,
-        drafted=outcome.asked,
-        draft_seconds=max(outcome.draft_seconds, times.drafts.draft(outcome.asked, outcome.num_candidates)),
-        verify_seconds=max(outcome.verify_seconds, times.steps.verify(1 + outcome.asked)),
-        rows=max(outcome.rows, 1 + outcome.asked),
-    )
-
-
 def _blames_the_draft(refusal: WireError) -> bool:
     """Nothing that a client says is in a verification's candidates."""
     return refusal.field is not None and refusal.field.split(".")[0] == "candidates"
-
-
-def _rows(candidates: list[Candidate]) -> int:
-    """Rows that verification needs: one, and one for each distinct drafted prefix."""
-    if len(candidates) == 1:
-        return 1 + len(candidates[0].token_ids)
-    return 1 + len({tuple(c.token_ids[: i + 1]) for c in candidates for i in range(len(c.token_ids))})
-
-
-def _gain(candidates: list[Candidate], answer: VerifyResponse) -> int:
-    """Tokens accepted beyond what candidate 0 alone would have brought."""
-    if not answer.candidate:
-        return 0
-    first, kept = candidates[0].token_ids, candidates[answer.candidate].token_ids
-    common = 0
-    for ours, theirs in zip(first, kept, strict=False):
-        if ours != theirs:
-            break
-        common += 1
-    return max(0, answer.num_accepted - common)

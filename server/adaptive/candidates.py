@@ -1,7 +1,8 @@
-"""How many candidates a round is worth."""
+"""How many candidates a round is worth, and what they cost and won."""
 
 from __future__ import annotations
 
+from protocol.messages import Candidate, VerifyResponse
 from server.adaptive.times import Average
 
 _LOW_ACCEPTANCE = 0.2
@@ -57,3 +58,23 @@ class CandidateCount:
         self.count = count
         self._low = self._seen = self._rested = 0
         self._net = Average(0.1)
+
+
+def rows_of(candidates: list[Candidate]) -> int:
+    """Rows that verification needs: one, and one for each distinct drafted prefix."""
+    if len(candidates) == 1:
+        return 1 + len(candidates[0].token_ids)
+    return 1 + len({tuple(c.token_ids[: i + 1]) for c in candidates for i in range(len(c.token_ids))})
+
+
+def gain_of(candidates: list[Candidate], answer: VerifyResponse) -> int:
+    """Tokens accepted beyond what candidate 0 alone would have brought."""
+    if not answer.candidate:
+        return 0
+    first, kept = candidates[0].token_ids, candidates[answer.candidate].token_ids
+    common = 0
+    for ours, theirs in zip(first, kept, strict=False):
+        if ours != theirs:
+            break
+        common += 1
+    return max(0, answer.num_accepted - common)

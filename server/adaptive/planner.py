@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from server.adaptive.acceptance import Acceptance
 from server.adaptive.candidates import CandidateCount
@@ -47,6 +47,21 @@ class Outcome:
     draft_failed: bool
     verify_seconds: float
     rows: int
+
+    def as_whole(self, times: Times) -> Outcome:
+        """The round had its draft not ended with a stop token, but gone on to all that was asked for.
+
+        Where the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic`
+        whether a position carries a draft must not depend on that noise; so what γ follows from must not tell what was
+        drawn.
+        """
+        return replace(
+            self,
+            drafted=self.asked,
+            draft_seconds=max(self.draft_seconds, times.drafts.draft(self.asked, self.num_candidates)),
+            verify_seconds=max(self.verify_seconds, times.steps.verify(1 + self.asked)),
+            rows=max(self.rows, 1 + self.asked),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,38 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
 
 from protocol.messages import Candidate, GenerateRequest, ModelInfo, TargetSpeculation, VerifyRequest, VerifyResponse
 from server.adaptive.times import StepTimes
-from server.errors import NoTarget, Overloaded
+from server.errors import NoTarget
 from server.workers.budget import RetryBudget
 from server.workers.context import RequestContext
 from server.workers.failures import Busy, Refused, SessionLost, TooLate, WorkerFailure
 from server.workers.pool import Pool
+from server.workers.recovery import Patience, Recovery
 from server.workers.session import Session
 from server.workers.worker import Worker
 
-log = logging.getLogger(__name__)
-
-_FIRST_BACKOFF = 0.05
-_MAX_BACKOFF = 1.0
 _MODEL_SECONDS = 2.0
 _MAX_RESENDS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """Seconds: for one call, and for a target to come (back) before the first token and after it."""
-
-    call: float
-    before_first_token: float
-    mid_stream: float
 
 
 class TargetSide:
@@ -56,15 +41,13 @@ class TargetSide:
         self._context = context
         self._pool = pool
         self._fits = fits
-        self._budget = budget
-        self._patience = patience
+        self._call_seconds = patience.call
+        self._recovery = Recovery(patience, budget)
         self._sessions: dict[Worker, Session] = {}
         self._current: Session | None = None
         self._stack = ExitStack()
         self._fingerprint: str | None = None
-        self._failures: list[WorkerFailure] = []
         self._avoid: set[Worker] = set()
-        self._give_up: float | None = None
 
     @property
     def step_times(self) -> StepTimes:
@@ -93,7 +76,7 @@ class TargetSide:
                 session.round += 1
             repeat = session
             length = len(self._context.sequence)
-            seconds = self._patience.call
+            seconds = self._call_seconds
             message = VerifyRequest(
                 **session.fields(max_tokens, seconds),
                 candidates=candidates,
@@ -134,11 +117,11 @@ class TargetSide:
             info = session.worker.info
             drafts = info is not None and "target" in info.capabilities.rounds
             message = GenerateRequest(
-                **session.fields(remaining, self._patience.call),
+                **session.fields(remaining, self._call_seconds),
                 logprobs=self._context.request.logprobs,
                 speculation=speculation if drafts else None,
             )
-            stream = session.worker.client.generate(message, self._patience.call, self._vocabulary_size(session))
+            stream = session.worker.client.generate(message, self._call_seconds, self._vocabulary_size(session))
             began = time.perf_counter()
             try:
                 with session.worker.judged():
@@ -230,20 +213,18 @@ class TargetSide:
         assert session.worker.info is not None
         self._fingerprint = session.worker.info.fingerprint
         session.acknowledge(length)
-        self._budget.success()
-        self._failures.clear()
+        self._recovery.succeeded()
         self._avoid.clear()
-        self._give_up = None
 
     async def _recover(self, session: Session, failure: WorkerFailure) -> None:
         """Make ready for the same call again, or raise what the client is to hear."""
         if isinstance(failure, Refused):
             raise failure.error from failure
-        self._failures.append(failure)
+        self._recovery.failures.append(failure)
         if isinstance(failure, SessionLost):
             self._context.metrics.resends.labels("target", failure.reason).inc()
             session.forget()
-            if sum(isinstance(f, SessionLost) for f in self._failures) <= _MAX_RESENDS:
+            if sum(isinstance(f, SessionLost) for f in self._recovery.failures) <= _MAX_RESENDS:
                 await self._still_the_same(session.worker)
                 return
             session.worker.breaker.failure()
@@ -251,17 +232,8 @@ class TargetSide:
             session.worker.count(failure)
         self._avoid.add(session.worker)
         self._context.metrics.retries.inc()
-        pause = 0.0
         others = any(w.usable and self._accepts(w) and w not in self._avoid for w in self._pool)
-        if not others:
-            pause = min(_MAX_BACKOFF, _FIRST_BACKOFF * 2 ** min(len(self._failures) - 1, 8))
-            if isinstance(failure, Busy):
-                if self._fingerprint is None and failure.retry_after > self._patience.before_first_token:
-                    raise Overloaded("all target workers are busy", failure.retry_after)
-                pause = max(pause, min(failure.retry_after, _MAX_BACKOFF))
-        await self._pause(pause)
-        while not self._budget.take():
-            await self._pause(_FIRST_BACKOFF)
+        await self._recovery.before_retry(failure, others)
 
     async def _still_the_same(self, worker: Worker) -> None:
         """A worker that has lost a session may have been restarted, with other weights: ask before it goes on."""
@@ -275,30 +247,9 @@ class TargetSide:
             worker.set_state("down", "was restarted")
             worker.look_again.set()
 
-    async def _pause(self, seconds: float) -> None:
-        self._patience_or_raise()
-        if seconds > 0.0:
-            await asyncio.sleep(seconds * random.uniform(0.5, 1.0))
-
     async def _wait_for_worker(self) -> None:
         hope = any(worker.look_again.is_set() or worker.lately_ready for worker in self._pool)
-        if self._fingerprint is None and not self._failures and not hope:
+        if not hope and not self._recovery.begun and not self._recovery.failures:
             raise NoTarget("no target worker is ready")
-        self._patience_or_raise()
+        self._recovery.check()
         await self._pool.changed(0.25)
-
-    def _patience_or_raise(self) -> None:
-        """Patience is counted from the first failure since the last success."""
-        now = time.monotonic()
-        if self._give_up is None:
-            begun = self._fingerprint is not None
-            self._give_up = now + (self._patience.mid_stream if begun else self._patience.before_first_token)
-        if now < self._give_up:
-            return
-        last = self._failures[-1] if self._failures else None
-        if isinstance(last, Busy):
-            raise Overloaded("all target workers are busy", last.retry_after)
-        if last is None:
-            raise NoTarget("no target worker is ready")
-        log.warning("no target worker can go on: %s", last.message)  # addresses and causes are not for the client
-        raise NoTarget("no target worker can go on")
