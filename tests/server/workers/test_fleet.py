@@ -117,7 +117,7 @@ def mixed_targets() -> list[FakeWorker]:
     ("changes", "able"),
     [
         ({"strategy": "threshold"}, 1),
-        ({"strategy": "greedy", "num_candidates": 2}, 1),
+        ({"strategy": "threshold", "num_candidates": 2}, 1),
         ({"num_candidates": 3}, 0),
         ({"num_candidates": 2}, None),
     ],
