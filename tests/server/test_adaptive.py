@@ -11,7 +11,7 @@ import pytest
 from protocol.messages import StepTime
 from server.adaptive.acceptance import Acceptance
 from server.adaptive.candidates import CandidateCount
-from server.adaptive.planner import FixedPlanner, PairState
+from server.adaptive.planner import FixedPlanner, Outcome, PairState
 from server.adaptive.times import DraftTimes, StepTimes
 from tests.server.adaptive_simulator import World, adaptive, decode, speed_up
 
@@ -92,6 +92,23 @@ def test_how_many_candidates_are_worth_it_the_next_request_knows() -> None:
         return sum(arrivals[-1] for arrivals in later)
 
     assert seconds(1) >= 0.9 * seconds(3)
+
+
+def test_the_rows_of_further_candidates_make_drafts_shorter() -> None:
+    def planned(rows: int) -> int:
+        """γ after rounds of three candidates that took so many rows, of which five were the first one's."""
+        world, planner = World(per_row=0.004), adaptive(num_candidates=3)
+        times, seconds = world.times(), world.verify(rows)
+        for accepted in [1, 2, 3, 4, 5] * 8:
+            times.steps.observe_plain(1, world.plain)
+            times.steps.observe_verify(rows, rows, seconds, seconds)
+            times.drafts.observe(5, world.fixed + 5 * world.per_token, 3)
+            planner.observe(Outcome(5, 3, 5, accepted, accepted + 1, 5, 0.01, False, seconds, rows), times)
+        plan = planner.plan(times)
+        assert plan.num_candidates == 3
+        return plan.draft_tokens
+
+    assert planned(16) < planned(6)
 
 
 def test_what_one_asked_for_says_nothing_of_more() -> None:
