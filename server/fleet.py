@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
-from protocol.messages import STRATEGIES, Capabilities, Grammar, ModelInfo
+from protocol.messages import Capabilities, Grammar, ModelInfo
 from server.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
 from server.backend import DrafterState, ServedModel
 from server.errors import InvalidRequest, NotReady
@@ -22,6 +22,7 @@ from server.target_rounds import fault, target_drives
 from server.workers.admission import Admission
 from server.workers.breaker import Breaker
 from server.workers.budget import RetryBudget
+from server.workers.capabilities import common, of_any
 from server.workers.client import WorkerClient
 from server.workers.context import RequestContext
 from server.workers.drafts import DraftSide
@@ -104,13 +105,9 @@ class Fleet:
         return self._served
 
     def _together(self, reference: ModelInfo) -> ModelInfo:
-        """The reference, with whatever any of the targets that are ready can do for speculation: see `_fitting`."""
+        """The reference, with what any of the targets that are ready can do for speculation: `_fitting` picks those."""
         able = [worker.info.capabilities for worker in self._targets if worker.state == "ready" and worker.info]
-        joined = {
-            "strategies": [name for name in STRATEGIES if any(name in of.strategies for of in able)],
-            "max_candidates": max(of.max_candidates for of in able),
-        }
-        return reference.model_copy(update={"capabilities": reference.capabilities.model_copy(update=joined)})
+        return reference.model_copy(update={"capabilities": of_any(reference.capabilities, able)})
 
     async def grammar_fault(self, grammar: Grammar) -> str | None:
         worker = self._admission.reference()
@@ -226,27 +223,10 @@ class Fleet:
         for name in (None, *names):
             able = [w.info.capabilities for w in self._pool(name) or () if w.state == "ready" and w.info is not None]
             if able:
-                capabilities[name] = _common(able)
+                capabilities[name] = common(able)
         return DrafterState(
             default=default,
             names=tuple(names),
             draft_tokens=self._config.draft_tokens or pair_for(target).draft_tokens,
             capabilities=capabilities,
         )
-
-
-def _common(all_of: list[Capabilities]) -> Capabilities:
-    """What every one of them can do."""
-    first = all_of[0]
-    return first.model_copy(
-        update={
-            "strategies": [s for s in first.strategies if all(s in c.strategies for c in all_of)],
-            "sampling": [s for s in first.sampling if all(s in c.sampling for c in all_of)],
-            "grammar_types": [g for g in first.grammar_types if all(g in c.grammar_types for c in all_of)],
-            "max_candidates": min(c.max_candidates for c in all_of),
-            "max_draft_tokens": min(c.max_draft_tokens for c in all_of),
-            "q": all(c.q for c in all_of),
-            "prediction": all(c.prediction for c in all_of),
-            "batch_invariant": all(c.batch_invariant for c in all_of),
-        }
-    )
