@@ -155,23 +155,21 @@ class RoundLoop:
                 verify_seconds=seconds,
                 rows=rows,
             )
-            if draft.candidates and self._at_stop(draft.candidates[answer.candidate or 0]):
+            if draft.candidates and self._cut_short(draft.candidates[answer.candidate or 0], asked):
                 outcome = outcome.as_whole(times)
             elif not draft.failed:
                 times.drafts.observe(asked, draft.seconds, num_candidates)
             self._speculating.planner.observe(outcome, times)
         return round_
 
-    def _at_stop(self, candidate: Candidate) -> bool:
+    def _cut_short(self, candidate: Candidate, asked: int) -> bool:
         """Whether the drafter drew a stop token, and so no further."""
-        assert self._speculating is not None
+        if len(candidate.token_ids) >= asked or self._speculating is None:
+            return False
         worker = self._speculating.drafts.worker
-        drafters = worker.info.stop_token_ids if worker is not None and worker.info is not None else ()
-        return candidate.token_ids[-1] in {
-            *self._info.stop_token_ids,
-            *drafters,
-            *self._request.sampling.stop_token_ids,
-        }
+        drafters = worker.info.stop_token_ids if worker is not None and worker.info is not None else []
+        stops = {*self._info.stop_token_ids, *drafters, *self._request.sampling.stop_token_ids}
+        return candidate.token_ids[-1] in stops
 
     async def _plain(self, max_tokens: int) -> AsyncIterator[Round]:
         speculation = self._request.speculation

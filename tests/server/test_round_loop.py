@@ -319,6 +319,18 @@ def test_candidates_and_the_gain_of_more_than_one(observed: Observed) -> None:
     assert {number for _, number in observed.draft_times} == {3}
 
 
+def test_a_whole_draft_that_ends_with_a_stop_token_is_one_like_any_other(observed: Observed) -> None:
+    async def main() -> None:
+        draft = FakeWorker("draft")
+        draft.faults.extend([None, None, drafting([48, 47, 46, STOP])])
+        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
+            assert tokens(await collect(fleet, request(draft_tokens=4))) == expected()
+
+    asyncio.run(main())
+    assert observed.outcomes[1].accepted == 0
+    assert len(observed.draft_times) == len(observed.outcomes)
+
+
 @pytest.mark.parametrize(("last", "stops"), [(STOP, []), (7, [7]), (8, [7])])
 def test_what_follows_a_drawn_stop_token_does_not_tell_that_it_was_drawn(
     observed: Observed, last: int, stops: list[int]
