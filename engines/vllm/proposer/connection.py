@@ -104,7 +104,9 @@ class Connection:
     @property
     def stale(self) -> bool:
         """Between exchanges: whether the other side has closed it."""
-        return bool(select.select([self._sock], [], [], 0.0)[0])
+        readable = select.poll()  # select.select() takes no descriptor from 1,024 on, which a server soon has
+        readable.register(self._sock, select.POLLIN)
+        return bool(readable.poll(0))
 
     def close(self) -> None:
         self._http.close()

@@ -182,21 +182,27 @@ class DraftWorker:
         """The first worker that answers and can serve; the failure of all of them counts as one."""
         for url in self._urls:
             try:
-                connection = Connection(url, self._token, self._ca, _LOOK_SECONDS)
-                info = connection.exchange("GET", "/v1/model", None, _LOOK_SECONDS)
-                why_not = self._why_not(info)
-            except (ExchangeFailed, KeyError, TypeError) as failure:
-                self._say(url, f"no drafts from {url}: {failure}")
+                connection, model, stops = self._look(url)
+            except Exception as failure:  # noqa: BLE001 - one worker of no use, whyever, is no reason to leave the next
+                self._say(url, f"no drafts from {url}: {_first_line(failure)}")
                 continue
-            if why_not is not None:
-                connection.close()
-                self._say(url, f"no drafts from {url}: {why_not}")
-                continue
-            self._say(url, f"drafts come from {url} ({info.get('id')})")
-            self.stop_token_ids, self._url = frozenset(info["stop_token_ids"]), url
+            self._say(url, f"drafts come from {url} ({model})")
+            self.stop_token_ids, self._url = stops, url
             self._idle.append(connection)
             return
         self._breaker.failure()
+
+    def _look(self, url: str) -> tuple[Connection, str, frozenset[int]]:
+        """A connection to a worker that can serve, its model's id and stop tokens. Raises whatever goes wrong."""
+        connection = Connection(url, self._token, self._ca, _LOOK_SECONDS)
+        try:
+            info = connection.exchange("GET", "/v1/model", None, _LOOK_SECONDS)
+            if (why_not := self._why_not(info)) is not None:
+                raise ExchangeFailed(why_not)
+            return connection, str(info.get("id")), frozenset(info["stop_token_ids"])
+        except BaseException:
+            connection.close()
+            raise
 
     def _failed(self, why: str) -> None:
         if self._breaker.failure():
@@ -218,3 +224,9 @@ def _batch(connection: Connection, questions: list[Json], seconds: float) -> lis
     if not isinstance(items, list) or len(items) != len(questions):
         raise ExchangeFailed(f"no list of {len(questions)} items")
     return items
+
+
+def _first_line(failure: Exception) -> str:
+    """What is said of it in the log, where texts of libraries run over many lines and end in ids of requests."""
+    text = str(failure).strip().partition("\n")[0]
+    return text if isinstance(failure, ExchangeFailed) else f"{type(failure).__name__}: {text}"

@@ -41,11 +41,23 @@ class FakeWorker:
         self.batches: list[DraftBatchRequest] = []
         self.deleted: list[str] = []
         self.tokens: list[str | None] = []
+        self.connections = 0
+        self._lock = threading.Lock()
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
             disable_nagle_algorithm = True
+
+            def setup(self) -> None:
+                super().setup()
+                with fake._lock:
+                    fake.connections += 1
+
+            def finish(self) -> None:
+                with fake._lock:
+                    fake.connections -= 1
+                super().finish()
 
             def do_GET(self) -> None:
                 fake.tokens.append(self.headers["Authorization"])
