@@ -73,6 +73,7 @@ class Decoding:
                 logprobs=self._request.logprobs or 0,
                 draft_tokens=draft_tokens,
                 key=key,
+                cache_salt=self._request.cache_salt,
             )
             async with self._engine.stream(drawing.ids, params, self._request.cache_salt) as answers:
                 async for answer in answers:

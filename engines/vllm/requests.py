@@ -20,7 +20,10 @@ EXTRA = "tandem"
 """Our key in SamplingParams.extra_args."""
 
 DRAFTS = "tandem_drafts"
-"""The key for requests that the proposer may draft for: {"draft_tokens", "key": whom to report them to}."""
+"""The key for requests that the proposer may draft for: {"draft_tokens", "key": whom to report them to, "cache_salt"}.
+
+vLLM's model runner is not told a request's salt, hence the copy.
+"""
 
 Logprobs = dict[int, Any]
 """One position's entries: token id → vllm.logprobs.Logprob (logprob, rank)."""
@@ -101,6 +104,7 @@ def drafted_params(
     logprobs: int,
     draft_tokens: int,
     key: str,
+    cache_salt: str | None,
 ) -> SamplingParams:
     """vLLM's parameters for tokens that vLLM draws itself, several a step, from drafts reported under `key`."""
     from vllm import SamplingParams
@@ -118,7 +122,7 @@ def drafted_params(
         detokenize=False,
         logprobs=logprobs,
         output_kind=RequestOutputKind.DELTA,
-        extra_args={DRAFTS: {"draft_tokens": draft_tokens, "key": key}},
+        extra_args={DRAFTS: {"draft_tokens": draft_tokens, "key": key, "cache_salt": cache_salt}},
     )
 
 

@@ -63,6 +63,11 @@ class Bound:
         extra = self._extra(index)
         return 0 if EXTRA in extra else int(extra[DRAFTS]["draft_tokens"]) if DRAFTS in extra else 0
 
+    def cache_salt(self, index: int) -> str | None:
+        """Under which the draft worker is to keep what it reads of a row that may be drafted for."""
+        salt: str | None = self._extra(index)[DRAFTS]["cache_salt"]
+        return salt
+
     def propose(self, index: int, length: int, tokens: list[int]) -> None:
         """A row's sequence of `length` tokens is to be continued by these."""
         if (drafts := self._extra(index).get(DRAFTS)) is not None:

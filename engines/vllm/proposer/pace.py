@@ -8,12 +8,17 @@ from collections import deque
 from collections.abc import Callable
 
 _SHARE = 0.5
-_BOUNDS = (0.002, 0.25)
+_LEAST = 0.002
 _UNMEASURED = 0.05
+_ENOUGH = 3
 
 
 class Pace:
-    """Half of what the engine's steps lately took, unless a deadline was set."""
+    """Half of what the engine's steps lately took, unless a deadline was set.
+
+    However long that is: where steps are slow, the draft worker often is on as slow a machine, and a bound below what
+    it needs would cost the wait in every step and never bring a draft.
+    """
 
     def __init__(self, deadline_ms: float | None, clock: Callable[[], float] = time.perf_counter) -> None:
         self._fixed = deadline_ms / 1000 if deadline_ms is not None else None
@@ -25,14 +30,15 @@ class Pace:
         """The proposer returns; what follows until the next call is the engine's."""
         self._began = self._clock()
 
-    def step_ended(self) -> None:
-        if self._began is not None:
+    def step_ended(self, counts: bool) -> None:
+        """The engine calls again. It `counts` where it went on at once, with a step that is like others."""
+        if self._began is not None and counts:
             self._steps.append(self._clock() - self._began)
 
     @property
     def seconds(self) -> float:
         if self._fixed is not None:
             return self._fixed
-        if not self._steps:
+        if len(self._steps) < _ENOUGH:  # the first ones compile this and that
             return _UNMEASURED
-        return min(max(_BOUNDS[0], _SHARE * statistics.median(self._steps)), _BOUNDS[1])
+        return max(_LEAST, _SHARE * statistics.median(self._steps))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import logging
+import threading
+import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +20,7 @@ from engines.vllm.proposer.sequence import Ids, Sequence, Sequences
 from engines.vllm.proposer.soundness import Sampler, examine
 from engines.vllm.proposer.vocabulary import VocabularyCheck
 from engines.vllm.proposer.worker import DraftWorker, Json
+from engines.vllm.versions import check_installed
 from protocol.messages import MAX_DRAFT_TOKENS
 
 logger = logging.getLogger("vllm.tandem")
@@ -29,6 +32,8 @@ _PAUSED_STEPS = 16
 _REFUSED_SECONDS = 60.0
 _FAILED_SECONDS = 0.25
 _MAX_ITEMS = 256
+# vLLM does not call where nothing runs. After this long, the sessions of those that ran last are deleted.
+_IDLE_SECONDS = 30.0
 
 Reach = Literal["none", "greedy", "all"]
 """While which requests are in the batch drafts are proposed: none, greedy ones alone, sampled ones too."""
@@ -42,7 +47,8 @@ class TandemProposer:
     """
 
     def __init__(self, vllm_config: Any) -> None:
-        """Raises ValueError for options that are wrong."""
+        """Raises ValueError for options that are wrong, ModelError, which is one, for a vLLM that was not tested."""
+        check_installed()
         self._options = read_options(vllm_config.additional_config)
         speculative = vllm_config.speculative_config
         self._gamma = min(speculative.num_speculative_tokens, MAX_DRAFT_TOKENS)
@@ -54,8 +60,11 @@ class TandemProposer:
         self._max_model_len: int = model.max_model_len
         _draft_to_the_end(speculative, model)
         self._vocabulary: int = model.get_vocab_size()
-        self._worker = DraftWorker(self._options, VocabularyCheck(model, self._options.check_vocabulary))
+        self._worker = DraftWorker(self._options, VocabularyCheck(model, self._options.check_vocabulary), self._tend)
         self._sequences = Sequences()
+        # Between the engine's step and the thread beside it, which looks for idleness: neither holds it for long.
+        self._lock = threading.Lock()
+        self._last_step = time.monotonic()
         self._pace = Pace(self._options.deadline_ms)
         self.sampler: Sampler | None = None
         self._dropped = 0
@@ -106,9 +115,12 @@ class TandemProposer:
         drafts: list[list[int]] = [[] for _ in sampled_token_ids]
         if not self._first_rank or self.sampler is None:
             return drafts
-        self._pace.step_ended()
         try:
-            rows = self._rows(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            with self._lock:
+                self._last_step = time.monotonic()
+                rows = self._rows(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
+            # Not where the engine had nothing to do before this batch, or did nothing but read prompts.
+            self._pace.step_ended(counts=self._sequences.continued and any(sampled_token_ids))
             if not self._is_paused(self.sampler):
                 self._read(rows)
                 self._draft(rows, drafts)
@@ -133,15 +145,24 @@ class TandemProposer:
             if most == 0:
                 continue
             length = int(num_tokens[index])
-            sequence = self._sequences.find(token_ids[index, :length], len(sampled))
+            salt = self._bound.cache_salt(index) if self._bound is not None else None
+            sequence = self._sequences.find(token_ids[index, :length], len(sampled), salt)
             # The last token before max_model_len is the target's own; one that ends the text needs no draft.
             room = 0 if sampled and sampled[-1] in stops else self._max_model_len - length
             rows.append(_Row(index, sequence, length, room, min(most, room - 1) if sampled else 0))
-        left = self._sequences.end_step()
+        self._end(self._sequences.end_step())
+        return rows
+
+    def _tend(self) -> None:
+        with self._lock:
+            if time.monotonic() - self._last_step > _IDLE_SECONDS:
+                self._end(self._sequences.end_step())
+
+    def _end(self, left: list[Sequence]) -> None:
+        """These requests are over."""
         for sequence in left:
             sequence.gone = True
         self._forget([sequence for sequence in left if not sequence.reading])
-        return rows
 
     def _forget(self, sequences: list[Sequence]) -> None:
         if known := [sequence.session_id for sequence in sequences if sequence.round >= 0]:

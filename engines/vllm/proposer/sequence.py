@@ -19,8 +19,9 @@ _TAIL = 8
 class Sequence:
     """One request's ids, and which of them the draft worker is known to hold."""
 
-    def __init__(self, ids: Ids, num_prompt_tokens: int) -> None:
+    def __init__(self, ids: Ids, num_prompt_tokens: int, cache_salt: str | None) -> None:
         self.num_prompt_tokens = num_prompt_tokens
+        self.cache_salt = cache_salt
         self.reading = False
         self.late = False
         """No answer came in time: the worker is to catch up with the text before it is asked for drafts again."""
@@ -36,7 +37,7 @@ class Sequence:
         self.session_id = uuid4().hex
         self.round = -1
         self.held = 0
-        self._hashes = PrefixHashes()
+        self._hashes = PrefixHashes(self.cache_salt)
 
     def rest(self, seconds: float) -> None:
         """Ask nothing of the worker for this sequence for a while."""
@@ -91,27 +92,35 @@ class Sequence:
             "deadline_ms": max(1, int(1000 * seconds)),
             "draft_tokens": draft_tokens,
             "draft_model": draft_model,
+            "cache_salt": self.cache_salt,
         }
 
 
 class Sequences:
-    """Those of the requests in the engine's batch. vLLM moves requests between rows, so ids are what tells them."""
+    """Those of the requests in the engine's batch. vLLM moves requests between rows, so ids are what tells them.
+
+    `continued`: whether the step before last made one of the last step's sequences. Where it did not, the engine may
+    have had nothing to do between the two.
+    """
 
     def __init__(self) -> None:
+        self.continued = False
+        self._found = False
         self._before: dict[tuple[int, bytes], list[Sequence]] = {}
         self._now: dict[tuple[int, bytes], list[Sequence]] = {}
 
-    def find(self, ids: Ids, added: int) -> Sequence:
-        """The sequence that these ids continue by their last `added`, else a new one."""
+    def find(self, ids: Ids, added: int, cache_salt: str | None = None) -> Sequence:
+        """The sequence under this salt that these ids continue by their last `added`, else a new one."""
         known = ids[: len(ids) - added]
         waiting = self._before.get(_key(known), [])
         for index, sequence in enumerate(waiting):
-            if np.array_equal(sequence.ids, known):
+            if sequence.cache_salt == cache_salt and np.array_equal(sequence.ids, known):
                 del waiting[index]
                 sequence.append(ids[len(known) :])
+                self._found = True
                 break
         else:
-            sequence = Sequence(ids, len(known))
+            sequence = Sequence(ids, len(known), cache_salt)
         self._now.setdefault(_key(ids), []).append(sequence)
         return sequence
 
@@ -119,6 +128,7 @@ class Sequences:
         """All rows have been looked up: the sequences that none of them continued, which are forgotten."""
         gone = [sequence for left in self._before.values() for sequence in left]
         self._before, self._now = self._now, {}
+        self.continued, self._found = self._found, False
         return gone
 
 

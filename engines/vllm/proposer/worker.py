@@ -36,12 +36,18 @@ class NotInUse(ExchangeFailed):
 class DraftWorker:
     """The first of the given workers that is there and speaks the engine's language."""
 
-    def __init__(self, options: ProposerOptions, why_not: Callable[[Json], str | None]) -> None:
-        """`why_not` says of a worker's ModelInfo what makes it of no use, None where it can serve."""
+    def __init__(
+        self, options: ProposerOptions, why_not: Callable[[Json], str | None], tend: Callable[[], None] = lambda: None
+    ) -> None:
+        """`why_not` says of a worker's ModelInfo what makes it of no use, None where it can serve.
+
+        `tend` is called every few seconds at least, beside the engine.
+        """
         self._urls = list(options.draft_url)
         self._token = options.token.get_secret_value() if options.token is not None else None
         self._ca = str(options.ca) if options.ca is not None else None
         self._why_not = why_not
+        self._tend_more = tend
         self._breaker = Breaker()
         self._said: dict[str, str] = {}
         self._url: str | None = None
@@ -159,6 +165,7 @@ class DraftWorker:
         """See to it that a connection is ready for the engine's step, where a worker can serve."""
         while not self._closed:
             try:
+                self._tend_more()
                 self._drop_unfit()
                 if not self._idle and not self._breaker.open_for:
                     self._connect()

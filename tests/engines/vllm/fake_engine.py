@@ -27,7 +27,7 @@ def config(options: dict[str, Any], draft_tokens: int = 4, rank: int = 0, ranks:
 
 def proposer(url: str, draft_tokens: int = 4, **options: Any) -> TandemProposer:
     """One whose engine is sound, and which does not compare vocabularies."""
-    given = {"draft_url": url, "deadline_ms": 5000, "check_vocabulary": False, "trust_sampler": True, **options}
+    given = {"draft_url": url, "deadline_ms": 60_000, "check_vocabulary": False, "trust_sampler": True, **options}
     made = TandemProposer(config(given, draft_tokens))
     made.load_model()
     return made
@@ -71,6 +71,11 @@ class Engine:
     def read(self) -> None:
         """A step that reads a part of the prompts and samples nothing."""
         self._propose([[] for _ in self.rows])
+
+    def has_read(self) -> bool:
+        """Whether the worker has answered, of the last step's requests, all that it was to read beside the engine."""
+        waiting = self.proposer._sequences._before.values()
+        return not any(sequence.reading for sequences in waiting for sequence in sequences)
 
     def _propose(self, sampled: list[list[int]]) -> None:
         lengths = np.array([len(row.ids) for row in self.rows], dtype=np.int32)

@@ -11,6 +11,7 @@ import pytest
 from engines.vllm.proposer.bound import Bound
 from engines.vllm.reports import Reports
 from engines.vllm.requests import DRAFTS, EXTRA
+from protocol.hashing import PrefixHashes
 from tests.engines.vllm.fake_engine import Engine, broken_sampler
 from tests.engines.vllm.fake_worker import FakeWorker
 from tests.engines.vllm.test_proposer import ready
@@ -25,8 +26,8 @@ def runner(*extra_args: dict[str, Any] | None) -> Any:
     )
 
 
-def drafts(most: int, key: str = "k") -> dict[str, Any]:
-    return {DRAFTS: {"draft_tokens": most, "key": key}}
+def drafts(most: int, key: str = "k", cache_salt: str | None = None) -> dict[str, Any]:
+    return {DRAFTS: {"draft_tokens": most, "key": key, "cache_salt": cache_salt}}
 
 
 @pytest.fixture
@@ -50,6 +51,27 @@ def test_each_request_has_its_own_draft_length(worker: FakeWorker, reports: Repo
     engine.step()
     assert [len(row.drafts) for row in engine.rows] == [2, 4, 0, 0], "4 is the engine's most"
     assert [len(batch.items) for batch in worker.batches] == [2]
+
+
+def test_the_draft_worker_keeps_what_it_reads_under_each_requests_own_salt(
+    worker: FakeWorker, reports: Reports
+) -> None:
+    made = ready(worker.url)
+    batch = runner(drafts(2, cache_salt="one"), drafts(2, cache_salt="two"), drafts(2))
+    made.bind(Bound(batch, reports.path))
+    engine = Engine(made, [5, 6], [5, 6], [5, 6])
+    engine.step()
+    sessions = [item.session_id for item in worker.batches[0].items]
+    # Their ids are equal: the salt alone tells them apart as they move between rows.
+    batch.input_batch.req_ids[:] = ["r2", "r1", "r0"]
+    engine.step()
+    for asked, salts in zip(worker.batches, (["one", "two", None], [None, "two", "one"]), strict=True):
+        assert [item.cache_salt for item in asked.items] == salts
+        for item, salt in zip(asked.items, salts, strict=True):
+            hashes = PrefixHashes(salt)
+            hashes.extend(engine.rows[0].ids[: item.context.start])
+            assert item.context.prefix_hash == hashes.at(item.context.start)
+    assert [item.session_id for item in worker.batches[1].items] == sessions[::-1]
 
 
 def test_what_is_proposed_is_told_to_who_follows_it(worker: FakeWorker, reports: Reports) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from engines.vllm.proposer import TandemProposer
+from engines.vllm.versions import check_installed
 from protocol.messages import DraftBatchRequest
 from tests.engines.vllm.fake_engine import (
     MAX_MODEL_LEN,
@@ -33,8 +34,8 @@ def worker() -> Iterator[FakeWorker]:
 
 
 def until(holds: Callable[[], object], step: Callable[[], object] = lambda: time.sleep(0.002)) -> None:
-    """Do `step` until it holds; fails after ten seconds."""
-    give_up = time.monotonic() + 10.0
+    """Do `step` until it holds; fails after a minute."""
+    give_up = time.monotonic() + 60.0
     while not holds():
         assert time.monotonic() < give_up
         step()
@@ -74,6 +75,20 @@ def test_sessions_follow_their_requests_through_the_rows_and_are_deleted_after(w
     until(lambda: worker.deleted == [sessions[1]])
 
 
+def test_the_last_requests_sessions_are_deleted_though_no_step_follows(
+    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = Engine(ready(worker.url), *PROMPTS)
+    engine.step()
+    sessions = [item.session_id for item in worker.batches[-1].items]
+    monkeypatch.setattr("engines.vllm.proposer.proposer._IDLE_SECONDS", 0.0)
+    until(lambda: worker.deleted == sessions)
+    monkeypatch.undo()
+    engine.step()
+    assert {item.session_id for item in worker.batches[-1].items}.isdisjoint(sessions)
+    assert all(row.drafts for row in engine.rows)
+
+
 def test_equal_requests_have_sessions_of_their_own(worker: FakeWorker) -> None:
     engine = Engine(ready(worker.url), [5, 6], [5, 6])
     engine.step()
@@ -88,7 +103,7 @@ def test_long_prompts_are_read_beside_the_engine_first(worker: FakeWorker) -> No
 
     def slow_reader(batch: DraftBatchRequest) -> bytes:
         if not any(item.draft_tokens for item in batch.items):
-            gate.wait(5.0)
+            gate.wait(60.0)
         return good(batch)
 
     worker.behaviour = slow_reader
@@ -97,7 +112,9 @@ def test_long_prompts_are_read_beside_the_engine_first(worker: FakeWorker) -> No
         engine.step()
     assert (engine.rows[0].drafted, engine.rows[1].accepted) == (0, 8)
     gate.set()
-    until(lambda: engine.rows[0].drafted > 0, engine.step)
+    until(engine.has_read)
+    engine.step()
+    assert engine.rows[0].drafted > 0
     asked = next(item for item in worker.drafts()[-1].items if item.num_prompt_tokens == 90)
     assert asked.context.start == 90
 
@@ -158,14 +175,18 @@ def test_wrong_drafts_cost_no_text(worker: FakeWorker) -> None:
 def test_a_slow_worker_catches_up_beside_the_engine(worker: FakeWorker) -> None:
     engine = Engine(ready(worker.url, deadline_ms=30), [5, 6])
     gate = threading.Event()
-    worker.behaviour = lambda batch: good(batch) if gate.wait(5.0) else None
+    worker.behaviour = lambda batch: good(batch) if gate.wait(60.0) else None
+    engine.step()
+    until(lambda: worker.drafts() and engine.proposer.ready)
     for _ in range(40):
         engine.step()
+    until(lambda: len(worker.batches) == 2)
     assert len(worker.drafts()) == 1, "no step waits for a worker that is late already"
-    worker.behaviour = good
     gate.set()
-    # Steps take a moment: the worker, not the text's end, is what comes first.
-    until(lambda: len(worker.drafts()) > 1, lambda: (engine.step(), time.sleep(0.01)))
+    until(engine.has_read)
+    until(lambda: engine.proposer.ready)
+    engine.step()
+    until(lambda: len(worker.drafts()) == 2)
     late, caught_up = (batch.items[0] for batch in worker.drafts()[:2])
     assert caught_up.session_id == late.session_id
     assert caught_up.context.start > len(late.context.token_ids), "it was sent what it missed"
@@ -209,15 +230,24 @@ def test_a_worker_of_another_vocabulary_or_kind_is_not_asked(worker: FakeWorker)
 def test_no_draft_reaches_the_end_of_the_context_or_goes_beyond_a_stop_token(worker: FakeWorker) -> None:
     engine = Engine(ready(worker.url), [5] * (MAX_MODEL_LEN - 30))
     engine.read()
-    until(lambda: engine.rows[0].drafts, lambda: time.sleep(0.002) or engine.step())
+    until(engine.has_read)
+    engine.step()
+    assert engine.rows[0].drafts
     while len(engine.rows[0].ids) < MAX_MODEL_LEN - 1:
         engine.step()
         row = engine.rows[0]
         assert not row.drafts or len(row.ids) + len(row.drafts) < MAX_MODEL_LEN
-    calls = len(worker.batches)
+    calls = len(worker.drafts())
     engine.rows[0].ids[-1] = 31
     engine.proposer.propose([[31]], [4], table([5, 6, 7, 31]))
-    assert len(worker.batches) == calls
+    assert len(worker.drafts()) == calls
+
+
+def test_a_vllm_that_tandem_was_not_tested_with_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engines.vllm.versions.version", lambda name: "0.33.0")
+    monkeypatch.setattr("engines.vllm.proposer.proposer.check_installed", check_installed)
+    with pytest.raises(ValueError, match=r"vllm 0\.33\.0 is installed; .* tested with 0\.24 to 0\.32"):
+        TandemProposer(config({"draft_url": "http://127.0.0.1:1"}))
 
 
 def test_only_the_first_rank_asks(worker: FakeWorker) -> None:

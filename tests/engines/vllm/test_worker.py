@@ -55,10 +55,9 @@ def test_a_tokenizer_that_can_not_be_read_is_told_once_and_the_next_worker_is_us
 
 
 @pytest.mark.parametrize("stops", [None, [[1]]])
-def test_a_worker_that_can_never_serve_is_told_once_and_tried_again_at_growing_intervals(
+def test_a_worker_that_can_never_serve_is_told_once_and_tried_again(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, stops: object
 ) -> None:
-    """Nothing but the breaker's pauses slows it down: half a second each until it opens."""
     useless = fake(stack, stop_token_ids=stops)
     worker = DraftWorker(ProposerOptions(draft_url=[useless.url]), lambda info: None)
     worker.start()
@@ -68,7 +67,6 @@ def test_a_worker_that_can_never_serve_is_told_once_and_tried_again_at_growing_i
     assert len(caplog.records) == 1
     assert caplog.records[0].exc_info is None
     until(lambda: useless.connections == 0)
-    until(lambda: worker._breaker.open_for > 0.0)
     useless.info = INFO
     until(lambda: worker.ready)
 
