@@ -110,7 +110,10 @@ class TargetWorkerConfig(WorkerConfig):
         default=5, ge=1, le=32, description="draft tokens a step that engine vllm can verify for a request"
     )
     draft_deadline_ms: float | None = Field(
-        default=None, gt=0.0, le=60_000.0, description="how long a step waits for drafts; none: half a measured step"
+        default=None,
+        gt=0.0,
+        le=60_000.0,
+        description="how long a step waits for drafts; none: half a measured step. Raise it where drafts come later",
     )
 
     @model_validator(mode="after")

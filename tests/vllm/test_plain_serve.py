@@ -21,6 +21,8 @@ pytestmark = pytest.mark.timeout(900)  # vLLM imports itself in three processes,
 
 _RANDOM = random.Random(7)
 _PROMPTS = [[_RANDOM.randrange(10, 380) for _ in range(length)] for length in (3, 17, 70, 100, 130, 30)]
+# Permits most of what the models write by themselves, so that drafts are taken, and cut where it does not.
+_SCHEMA = {"type": "string", "minLength": 100}
 GREEDY: list[dict[str, Any]] = [{"prompt": prompt, "max_tokens": 40, "ignore_eos": True} for prompt in _PROMPTS]
 # Up to the very end of the context, where vLLM asks for no drafts, and with what changes the greedy choice.
 GREEDY += [
@@ -28,6 +30,9 @@ GREEDY += [
     {"prompt": _PROMPTS[1], "max_tokens": 40, "repetition_penalty": 1.3, "min_tokens": 30},
     # Of three tokens, which soon repeat themselves: what prompt lookup can draft.
     {"prompt": _PROMPTS[0], "max_tokens": 80, "ignore_eos": True, "allowed_token_ids": [11, 12, 13]},
+    # What vLLM does to drafted tokens on its own account: their log-probabilities, and a grammar over them.
+    {"prompt": _PROMPTS[3], "max_tokens": 40, "ignore_eos": True, "logprobs": 3},
+    {"prompt": _PROMPTS[5], "max_tokens": 40, "structured_outputs": {"json": _SCHEMA}},
 ]
 SAMPLED = {"prompt": _PROMPTS[2], "max_tokens": 60, "ignore_eos": True, "temperature": 0.8, "top_p": 0.9, "seed": 11}
 
