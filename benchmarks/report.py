@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -43,6 +44,16 @@ def read(name: str) -> dict[str, Any]:
     file = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return found
+
+
+def commit() -> str:
+    """What code is being measured: the checkout's commit, with "-dirty" after it where files differ; else "unknown"."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        found = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found.stdout.strip() or "unknown"
 
 
 def machine() -> dict[str, Any]:
