@@ -122,7 +122,7 @@ def main() -> None:
     report.show(f"Adaptive over plain, tokens/s after {options.settle} of {options.tokens} tokens", rows)
     print(report.write("adaptive", {"rows": rows, "options": {k: str(v) for k, v in vars(options).items()}}))
     below = missed(rows)
-    print(*below, sep="\n")
+    print("".join(f"{line}\n" for line in below), end="")
     sys.exit(bool(below))
 
 

@@ -242,7 +242,7 @@ def main() -> None:
     report.show(title, rows)
     missing = unproven(done)
     print(f"accepted {sum(row['accepted'] for row in rows)} of {sum(row['drafted'] for row in rows)} draft tokens")
-    print(*missing, sep="\n")
+    print("".join(f"{line}\n" for line in missing), end="")
     sys.exit(bool(missing) or any(result["differences"] for result in done.values()))
 
 
