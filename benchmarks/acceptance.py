@@ -1,17 +1,20 @@
 """How many draft tokens are accepted: by strategy, temperature, γ and N, on HumanEval prompts. Resumable.
 
     python -m benchmarks.acceptance --target FOLDER --draft FOLDER --max-minutes 30
+    python -m benchmarks.acceptance --target FOLDER --draft FOLDER --strategies threshold greedy --draft-tokens 5
 
-γ and N are fixed, adaptation off. `probabilistic` stands beside
-`deterministic` for the same prompts and seeds. What was measured is kept in results/acceptance.json, by prompt, so that
-a run that was stopped goes on where it was.
+γ and N are fixed, adaptation off. All strategies get the same prompts and seeds. What was measured is kept in
+results/acceptance.json, by prompt: a run that was stopped goes on where it was, and runs over some of the cells add up.
+Rates are of all prompts' tokens together; their standard errors are those of a ratio over prompts.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import math
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks import report
@@ -20,20 +23,38 @@ from benchmarks.processes import Stack
 from benchmarks.prompts import human_eval
 
 TEMPERATURES = (0.0, 0.7, 1.0)
-STRATEGIES = ("deterministic", "probabilistic")
+STRATEGIES = ("deterministic", "probabilistic", "threshold", "greedy")
 DRAFT_TOKENS = (3, 5, 8)
 CANDIDATES = (1, 3)
 
 
 def cells() -> list[dict[str, Any]]:
-    """γ at N = 1 for both strategies, and N at γ = 5 where it can be lossless; at temperature 0 strategies agree."""
+    """γ at N = 1 for every strategy, and N at γ = 5 where it is lossless.
+
+    At temperature 0 one token is left of each distribution: all strategies accept the same, and one stands for them.
+    """
     wide = [(strategy, g, 1) for strategy in STRATEGIES for g in DRAFT_TOKENS]
     deep = [("deterministic", 5, n) for n in CANDIDATES if n > 1]
     return [
         {"strategy": strategy, "temperature": temperature, "draft_tokens": g, "num_candidates": n}
         for (strategy, g, n), temperature in itertools.product([*wide, *deep], TEMPERATURES)
-        if not (strategy == "probabilistic" and temperature == 0.0)
+        if strategy == "deterministic" or temperature > 0.0
     ]
+
+
+def name_of(cell: Mapping[str, Any]) -> str:
+    return " ".join(map(str, cell.values()))
+
+
+def chosen_cells(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Those that the options leave, each of which names values of one setting (None: all)."""
+    chosen = {
+        "strategy": options.strategies,
+        "temperature": options.temperatures,
+        "draft_tokens": options.draft_tokens,
+        "num_candidates": options.candidates,
+    }
+    return [cell for cell in cells() if all(values is None or cell[key] in values for key, values in chosen.items())]
 
 
 def measure(client: Client, cell: dict[str, Any], prompt: str, seed: int, tokens: int) -> dict[str, Any]:
@@ -57,15 +78,42 @@ def measure(client: Client, cell: dict[str, Any], prompt: str, seed: int, tokens
     }
 
 
+def ratio(parts: Sequence[float], wholes: Sequence[float]) -> tuple[float, float]:
+    """Σ parts / Σ wholes, and its standard error over the pairs (Cochran, *Sampling Techniques*, 1977, chapter 6).
+
+    nan where there is nothing to tell it by: no wholes, or a single pair.
+    """
+    count, total = len(parts), sum(wholes)
+    if not total:
+        return math.nan, math.nan
+    found = sum(parts) / total
+    if count < 2:
+        return found, math.nan
+    residuals = sum((part - found * whole) ** 2 for part, whole in zip(parts, wholes, strict=True))
+    return found, math.sqrt(count / (count - 1) * residuals) / total
+
+
 def summary(cell: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
-    steps, drafted, accepted = (sum(run[key] for run in runs) for key in ("steps", "drafted", "accepted"))
+    steps, drafted, accepted = ([run[key] for run in runs] for key in ("steps", "drafted", "accepted"))
+    rate, rate_error = ratio(accepted, drafted)
+    more, length_error = ratio(accepted, steps)
     return {
         **cell,
         "prompts": len(runs),
-        "acceptance rate": accepted / drafted if drafted else 0.0,
-        "acceptance length": 1 + accepted / steps if steps else 0.0,
+        "acceptance rate": rate,
+        "± rate": rate_error,
+        "acceptance length": 1 + more,
+        "± length": length_error,
         "tokens/s": sum(run["tokens"] for run in runs) / sum(run["seconds"] for run in runs),
     }
+
+
+def summaries(wanted: Sequence[dict[str, Any]], runs: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of those cells that have been measured, by what was measured so far."""
+    by_cell: dict[str, list[dict[str, Any]]] = {}
+    for name, run in runs.items():
+        by_cell.setdefault(name.partition(" ")[2], []).append(run)
+    return [summary(cell, by_cell[name_of(cell)]) for cell in wanted if name_of(cell) in by_cell]
 
 
 def main() -> None:
@@ -75,7 +123,10 @@ def main() -> None:
     parser.add_argument("--max-minutes", type=float, default=30.0)
     parser.add_argument("--prompts", type=int, default=8, help="HumanEval problems, spread over all 164")
     parser.add_argument("--tokens", type=int, default=64)
-    parser.add_argument("--candidates", type=int, choices=CANDIDATES, help="only the cells with this N")
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, help="only the cells with these")
+    parser.add_argument("--temperatures", nargs="+", type=float, choices=TEMPERATURES, help="only the cells with these")
+    parser.add_argument("--draft-tokens", nargs="+", type=int, choices=DRAFT_TOKENS, help="only the cells with these γ")
+    parser.add_argument("--candidates", nargs="+", type=int, choices=CANDIDATES, help="only the cells with these N")
     parser.add_argument("--again", action="store_true", help="forget earlier results")
     options = parser.parse_args()
     until = time.monotonic() + 60 * options.max_minutes
@@ -86,7 +137,9 @@ def main() -> None:
     if options.again or found.get("setup") != setup:
         found = {"setup": setup, "runs": {}}
     runs: dict[str, dict[str, Any]] = found["runs"]
-    wanted = [cell for cell in cells() if options.candidates in (None, cell["num_candidates"])]
+    wanted = chosen_cells(options)
+    if not wanted:
+        parser.error("no cell has all of these (N = 3 is for deterministic at γ = 5, temperature 0 for deterministic)")
     with Stack() as stack:
         workers: dict[str, Any] = {"slots": 4, "context_length": 1024}
         target = stack.target(options.target, **workers)
@@ -99,7 +152,7 @@ def main() -> None:
         with Client(gateway.url, timeout=900) as client:
             # Prompt by prompt over all cells, so that a run cut short still compares like with like.
             for (task, prompt), cell in itertools.product(chosen, wanted):
-                name = f"{task} {' '.join(map(str, cell.values()))}"
+                name = f"{task} {name_of(cell)}"
                 if name in runs or time.monotonic() > until:
                     continue
                 try:
@@ -107,13 +160,9 @@ def main() -> None:
                 except ApiFailure as failure:
                     raise SystemExit(f"{name}: {failure}") from failure
                 report.write("acceptance", found)
-    rows = []
-    for cell in wanted:
-        of_cell = [run for name, run in runs.items() if name.partition(" ")[2] == " ".join(map(str, cell.values()))]
-        if of_cell:
-            rows.append(summary(cell, of_cell))
-    report.show(f"{options.target} drafted by {options.draft}, HumanEval, {options.tokens} tokens a prompt", rows)
-    print(report.write("acceptance", {**found, "summary": rows}))
+    title = f"{options.target} drafted by {options.draft}, HumanEval, {options.tokens} tokens a prompt"
+    report.show(title, summaries(wanted, runs))
+    print(report.write("acceptance", {**found, "summary": summaries(cells(), runs)}))
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ SHORT = [
     "List five fruits, then list the same five fruits again.",
     "Translate 'good morning' into French, Spanish and German.",
 ]
+REPEAT = "Repeat this sentence three times: The old cat sat on the red mat by the green door."
 
 
 def long_prompt(words: int, number: int = 0) -> str:

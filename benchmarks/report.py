@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import statistics
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -45,11 +46,22 @@ def read(name: str) -> dict[str, Any]:
     return found
 
 
+def commit() -> str:
+    """What code is being measured: the checkout's commit, with "-dirty" after it where files differ; else "unknown"."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        found = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return found.stdout.strip() or "unknown"
+
+
 def machine() -> dict[str, Any]:
     return {
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),
+        "commit": commit(),
         "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
 

@@ -4,7 +4,9 @@
 
 `POST /behave {"mode": "late", "delay": 2.0}` changes what it does from now on. It speaks the wire (docs/wire.md), keeps
 contexts by session, and remembers every context it was sent, which is what `right` drafts from: what a sequence that
-began alike went on with. So a request whose tokens were seen before is drafted without a fault.
+began alike went on with. So a request whose tokens were seen before is drafted without a fault. `partly_right` drafts
+from that memory up to a drawn place and wrongly from there on, each candidate up to a place of its own; what was never
+seen it drafts wrongly.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from protocol.messages import Capabilities, DraftRequest, ModelInfo, Sampling
 from tandem.lifeline import hold_on, is_child
 
 MODES = (
-    "wrong", "right", "none", "bad_ids", "negative_ids", "nan", "lengths", "html", "huge", "error", "cut", "stall",
-    "late", "mismatch", "bad_q",
+    "wrong", "right", "partly_right", "none", "bad_ids", "negative_ids", "nan", "lengths", "html", "huge", "error",
+    "cut", "stall", "late", "mismatch", "bad_q",
 )  # fmt: skip
 _HUGE_BYTES = 10_000_000
 
@@ -67,10 +69,35 @@ class Script:
                 return
         self.seen = [*self.seen[-63:], list(ids)]
 
-    def draft(self, ids: list[int], count: int) -> list[int]:
+    def drafts(self, ids: list[int], count: int, candidates: int) -> list[list[int]]:
+        """Candidates of up to `count` tokens after `ids`; not every mode has as many as asked for."""
         if self.mode == "right":
-            known = [seen for seen in self.seen if len(seen) > len(ids) and seen[: len(ids)] == ids]
-            return max(known, key=len)[len(ids) : len(ids) + count] if known else []
+            return [self._known(ids, count)]
+        if self.mode == "partly_right":
+            return self._partly_right(self._known(ids, count), count, candidates)
+        return [self._one(count) for _ in range(candidates)]
+
+    def _known(self, ids: list[int], count: int) -> list[int]:
+        """What the longest sequence that was seen to begin with `ids` went on with."""
+        longer = [seen for seen in self.seen if len(seen) > len(ids) and seen[: len(ids)] == ids]
+        return max(longer, key=len)[len(ids) : len(ids) + count] if longer else []
+
+    def _partly_right(self, truth: list[int], count: int, candidates: int) -> list[list[int]]:
+        """Wrong from places drawn out of 0 to `count` (wholly right), distinct ones while there are any left."""
+        places: list[int] = []
+        while len(places) < candidates:
+            places += self.random.sample(range(count + 1), count + 1)
+        del places[candidates:]
+        self.random.shuffle(places)
+        return [self._wrong_from(place, truth, count) for place in places]
+
+    def _wrong_from(self, place: int, truth: list[int], count: int) -> list[int]:
+        draft = [*truth[:place], *self._some(count - len(truth[:place]))]
+        if place < len(truth) and draft[place] == truth[place]:
+            draft[place] = (truth[place] + 1) % self.vocabulary
+        return draft
+
+    def _one(self, count: int) -> list[int]:
         if self.mode == "none":
             return []
         if self.mode == "bad_ids":
@@ -139,14 +166,11 @@ async def _misbehave(script: Script, asked: DraftRequest, ids: list[int], began:
     if script.mode == "error":
         return _error(500, "boom")
     if script.mode == "cut":
-        body = json.dumps(_answer(asked, [script.draft(ids, asked.draft_tokens)], began))
+        body = json.dumps(_answer(asked, script.drafts(ids, asked.draft_tokens, 1), began))
         return Response(body[: len(body) // 2], media_type="application/json")
     if script.mode == "stall":
         await asyncio.sleep(3600)
-    drafts = [script.draft(ids, asked.draft_tokens) for _ in range(asked.num_candidates)]
-    if script.mode == "right":
-        drafts = drafts[:1]
-    answer = _answer(asked, drafts, began)
+    answer = _answer(asked, script.drafts(ids, asked.draft_tokens, asked.num_candidates), began)
     if script.mode == "nan":
         for candidate in answer["candidates"]:
             candidate["logprobs"] = [float("nan")] * len(candidate["token_ids"])

@@ -13,6 +13,8 @@ from benchmarks.client import Client
 from benchmarks.processes import Process, Stack
 
 BITWISE = {"batch_invariant": True, "dtype": "float32"}
+SCRIPTED = {"scripted": "wrong", "partly_right": "partly_right"}
+"""Drafters that are benchmarks/scripted_draft.py, and its mode at first."""
 
 
 @dataclass
@@ -34,7 +36,8 @@ def start(
     worker_settings: dict[str, Any] | None = None,
     **gateway_settings: Any,
 ) -> Services:
-    """Start and await everything. `drafters` may name lookup, model (`draft_model`) and scripted.
+    """Start and await everything. `drafters` may name lookup, model (`draft_model`) and two scripted ones: `scripted`,
+    wrong until told otherwise, and `partly_right`.
 
     The first of them is the default one. Worker settings go to the target and the draft model alike.
     """
@@ -48,7 +51,7 @@ def start(
         elif name == "lookup":
             running[name] = stack.draft("lookup", "draft-lookup")
         else:
-            running[name] = stack.module("draft-scripted", "benchmarks.scripted_draft")
+            running[name] = stack.module(f"draft-{name}", "benchmarks.scripted_draft", "--mode", SCRIPTED[name])
     default = next(iter(running), None)
     gateway = stack.gateway(
         [target.url],
@@ -57,9 +60,9 @@ def start(
         **gateway_settings,
     )
     stack.wait_ready()
-    if "scripted" in running:  # its wrong tokens must be tokens
+    for name in SCRIPTED.keys() & running.keys():  # their wrong tokens must be tokens
         size = httpx.get(f"{target.url}/v1/model", trust_env=False).json()["vocabulary"]["size"]
-        httpx.post(f"{running['scripted'].url}/behave", json={"vocabulary": size}, trust_env=False).raise_for_status()
+        httpx.post(f"{running[name].url}/behave", json={"vocabulary": size}, trust_env=False).raise_for_status()
     return Services(target, running, gateway, Client(gateway.url))
 
 

@@ -7,17 +7,20 @@ from typing import overload
 
 
 class History(Sequence[int]):
-    """The first `length` ids of `context`, which must not change meanwhile, then `tail`."""
+    """The first `length` ids of `context`, which must not change meanwhile, then `tail`.
 
-    __slots__ = ("_context", "_length", "_tail")
+    All three are there to be read: what many positions share need be looked at only once.
+    """
+
+    __slots__ = ("context", "length", "tail")
 
     def __init__(self, context: list[int], length: int, tail: Sequence[int] = ()) -> None:
-        self._context = context
-        self._length = length
-        self._tail = tail
+        self.context = context
+        self.length = length
+        self.tail = tail
 
     def __len__(self) -> int:
-        return self._length + len(self._tail)
+        return self.length + len(self.tail)
 
     @overload
     def __getitem__(self, index: int) -> int: ...
@@ -29,11 +32,11 @@ class History(Sequence[int]):
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step == 1:
-                tail = self._tail[max(0, start - self._length) : max(0, stop - self._length)]
-                return [*self._context[start : min(stop, self._length)], *tail]
-            return [*self._context[: self._length], *self._tail][index]
+                tail = self.tail[max(0, start - self.length) : max(0, stop - self.length)]
+                return [*self.context[start : min(stop, self.length)], *tail]
+            return [*self.context[: self.length], *self.tail][index]
         if index < 0:
             index += len(self)
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return self._context[index] if index < self._length else self._tail[index - self._length]
+        return self.context[index] if index < self.length else self.tail[index - self.length]

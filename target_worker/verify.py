@@ -14,7 +14,7 @@ from engines.torch.jobs import Feed, Job, Passed, PassTimings, Seat, Steps
 from protocol.messages import VerifyRequest, VerifyResponse, VerifyTimings
 from target_worker.logprobs import reported_logprobs
 from target_worker.strategies import STRATEGIES
-from target_worker.strategies.drafts import Target, pad_drafts
+from target_worker.strategies.drafts import Drafts, Outcome, Target, pad_drafts
 from target_worker.strategies.probabilistic import pad_q
 from target_worker.strategies.verdicts import Verdict, cut_after_stop, decisions, verdicts
 from target_worker.tree import merge
@@ -101,9 +101,17 @@ class _Verification:
         outcome = self._strategy.verify(drafts, target)
         (verdict,) = verdicts(drafts, target, outcome, [len(chains)])
         if self._log:
-            for decision in decisions(drafts, target, outcome, verdict.candidate, self._strategy.rejection):
-                logger.info("session %s round %d: %s", self._request.session_id, self._request.round, decision)
+            self._log_decisions(drafts, target, outcome, verdict.candidate)
         return verdict
+
+    def _log_decisions(self, drafts: Drafts, target: Target, outcome: Outcome, kept: int) -> None:
+        """A line for every drafted token of every candidate."""
+        for index in range(len(self._chains)):
+            where = f"session {self._request.session_id} round {self._request.round} candidate {index}"
+            where += " (kept)" if index == kept else ""
+            stops = self._drawing.stops
+            for decision in decisions(drafts, target, outcome, index, self._strategy.rejection, stops):
+                logger.info("%s: %s", where, decision)
 
 
 def timings(passed: PassTimings, judging_ms: float) -> VerifyTimings:

@@ -17,6 +17,7 @@ LEADING = (256, 4096)
 
 
 def is_cut(row: SamplingRow, vocabulary: int) -> bool:
+    """Whether min_p, top_k or top_p can remove a token of this row, of a vocabulary of this size."""
     s = row.sampling
     return s.min_p > 0.0 or s.top_p < 1.0 or 0 < s.top_k < vocabulary
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
+from engines.history import History
 from engines.sampling.rows import SamplingRow
 
 
@@ -73,23 +74,56 @@ def _columns(device: torch.device, entries: Iterable[tuple[int, int]]) -> tuple[
 
 def _penalise_(logits: Tensor, rows: Sequence[SamplingRow], penalised: Sequence[int]) -> None:
     """Penalties of vLLM's: one entry for each distinct token of a row's history; all rows in one gather and scatter."""
-    vocabulary = logits.shape[-1]
-    where: list[tuple[int, int]] = []
-    factors: list[tuple[float, float, float]] = []  # repetition penalty, frequency term, presence term
+    groups: dict[tuple[int, int, int], list[int]] = {}
     for i in penalised:
-        s, history = rows[i].sampling, rows[i].history
-        counts = Counter(history[rows[i].num_prompt_tokens :])
-        seen = {*history[: rows[i].num_prompt_tokens], *counts} if s.repetition_penalty != 1.0 else counts.keys()
-        for token_id in seen:
-            if token_id < vocabulary:
-                count = counts[token_id]
-                where.append((i, token_id))
-                presence = s.presence_penalty if count else 0.0
-                factors.append((s.repetition_penalty, s.frequency_penalty * count, presence))
-    if not where:
-        return
-    columns = _columns(logits.device, where)
-    repetition, frequency, presence_term = torch.tensor(factors, dtype=torch.float32, device=logits.device).unbind(-1)
+        context, length, _ = _split(rows[i].history)
+        groups.setdefault((id(context), length, rows[i].num_prompt_tokens), []).append(i)
+    entries = [_penalties(rows, group, logits.shape[-1]) for group in groups.values()]
+    where = torch.cat([columns for columns, _ in entries], dim=1).to(logits.device)
+    repetition, frequency, presence = torch.cat([terms for _, terms in entries], dim=1).to(logits.device)
+    columns = where[0], where[1]
     values = logits[columns]
     values = torch.where(values > 0, values / repetition, values * repetition)
-    logits[columns] = values - frequency - presence_term
+    logits[columns] = values - frequency - presence
+
+
+def _split(history: Sequence[int]) -> tuple[Sequence[int], int, Sequence[int]]:
+    """What rows may share, how many ids of it are the row's, and the ids that are its alone."""
+    if isinstance(history, History):
+        return history.context, history.length, history.tail
+    return history, len(history), ()
+
+
+def _penalties(rows: Sequence[SamplingRow], group: Sequence[int], vocabulary: int) -> tuple[Tensor, Tensor]:
+    """What is to be changed in rows that share a context, which is counted once for all of them.
+
+    Row and token of each entry, int64 [2, n], and its repetition penalty, frequency and presence terms, float32 [3, n].
+    """
+    context, length, _ = _split(rows[group[0]].history)
+    num_prompt_tokens = rows[group[0]].num_prompt_tokens
+    samplings = [rows[i].sampling for i in group]
+    counted = Counter(context[min(num_prompt_tokens, length) : length])
+    seen_by_all = set(counted)
+    if any(s.repetition_penalty != 1.0 for s in samplings):
+        seen_by_all.update(context[: min(num_prompt_tokens, length)])
+    tails = [_split(rows[i].history)[2] for i in group]
+    ids = [t for t in seen_by_all.union(*tails) if t < vocabulary]
+    place = {t: k for k, t in enumerate(ids)}
+    own = [
+        (r, place[t], length + k >= num_prompt_tokens)
+        for r, tail in enumerate(tails)
+        for k, t in enumerate(tail)
+        if t in place
+    ]
+    own_rows, own_places, in_output = torch.tensor(own, dtype=torch.int64).view(-1, 3).unbind(-1)
+    counts = torch.tensor([counted[t] for t in ids], dtype=torch.int64).repeat(len(group), 1)
+    counts.index_put_((own_rows, own_places), in_output, accumulate=True)
+    seen = torch.tensor([t in seen_by_all for t in ids], dtype=torch.bool).repeat(len(group), 1)
+    seen[own_rows, own_places] = True
+
+    r, k = seen.nonzero().unbind(-1)
+    penalties = [(s.repetition_penalty, s.frequency_penalty, s.presence_penalty) for s in samplings]
+    repetition, frequency, presence = torch.tensor(penalties, dtype=torch.float64)[r].unbind(-1)
+    count = counts[r, k]
+    columns = torch.stack([torch.tensor(group)[r], torch.tensor(ids, dtype=torch.int64)[k]])
+    return columns, torch.stack([repetition, frequency * count, presence * (count > 0)]).to(torch.float32)

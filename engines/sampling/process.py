@@ -23,6 +23,9 @@ from engines.sampling.rows import SamplingRow
 GREEDY_TEMPERATURE = 1e-5
 """Below this a row is greedy: one token, the lowest id among the likeliest."""
 
+Way = Literal["greedy", "whole", "cut"]
+"""How a row is drawn: its likeliest token; from all tokens; from those that cuts leave."""
+
 
 def process(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None = None) -> Distribution:
     """Float [R, V] and R rows → R distributions; `logits` is left as it is.
@@ -41,15 +44,15 @@ def process(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None 
     x = edit_logits(raw, rows, allowed)
     _refuse(NoTokenLeft, (peak if x is raw else x.amax(dim=-1)) == -torch.inf)
 
-    kinds = [_kind(row, vocabulary) for row in rows]
+    ways = [way_of(row, vocabulary) for row in rows]
     parts: list[Part] = []
-    for kind in sorted(set(kinds)):
-        index = [i for i, k in enumerate(kinds) if k == kind]
+    for way in sorted(set(ways)):
+        index = [i for i, w in enumerate(ways) if w == way]
         places = torch.tensor(index, dtype=torch.int64, device=x.device)
         chosen, chosen_rows = (x, rows) if len(index) == len(rows) else (x[places], [rows[i] for i in index])
-        if kind == "greedy":
+        if way == "greedy":
             parts.append(Part(places, chosen.new_zeros(len(index), 1), lowest_best(chosen, None)[:, None]))
-        elif kind == "cut":
+        elif way == "cut":
             parts.extend(cut(_tempered(chosen, chosen_rows), chosen_rows, places))
         else:
             parts.append(Part(places, _tempered(chosen, chosen_rows), None))
@@ -61,7 +64,8 @@ def _refuse(error: type[NanLogits] | type[NoTokenLeft], wrong: Tensor) -> None:
         raise error(torch.nonzero(wrong).flatten().tolist())
 
 
-def _kind(row: SamplingRow, vocabulary: int) -> Literal["cut", "greedy", "whole"]:
+def way_of(row: SamplingRow, vocabulary: int) -> Way:
+    """How this row is drawn, temperature and cuts considered, from a vocabulary of this size."""
     if row.sampling.temperature < GREEDY_TEMPERATURE:
         return "greedy"
     return "cut" if is_cut(row, vocabulary) else "whole"

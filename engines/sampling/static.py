@@ -8,29 +8,21 @@ ordinary way. Edits of logits (masks, bias, penalties) are not made here: `edits
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from engines.sampling import noise
-from engines.sampling.cuts import Cuts, is_cut
+from engines.sampling.cuts import Cuts
 from engines.sampling.draw import draw_logits
-from engines.sampling.process import GREEDY_TEMPERATURE
+from engines.sampling.process import GREEDY_TEMPERATURE, Way
 from engines.sampling.ranking import leading
 from engines.sampling.rows import SamplingRow
 
-Way = Literal["greedy", "whole", "cut"]
-"""What all rows of a batch can be drawn by: the later, the more it costs and the more it can do."""
 WAYS: tuple[Way, ...] = ("greedy", "whole", "cut")
+"""What all rows of a batch can be drawn by: the later, the more it costs and the more it can do."""
 RANKED = 1024
 """Tokens that are ranked for a cut."""
-
-
-def way_of(row: SamplingRow, vocabulary: int) -> Way:
-    if row.sampling.temperature < GREEDY_TEMPERATURE:
-        return "greedy"
-    return "cut" if is_cut(row, vocabulary) else "whole"
 
 
 def describe(row: SamplingRow) -> tuple[list[int], list[float]]:

@@ -23,6 +23,8 @@ from engines.torch.rows import Row
 from engines.torch.runner import Runner
 
 _LARGE_LAYER = 32_000_000
+_MOST_PRODUCTS = 2**35
+"""Multiplications of one try with a prefill chunk: about a second on a core or two."""
 _EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 _CHECK_SEED = 20_250_910
 
@@ -112,35 +114,41 @@ def _invariant_form(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
     return _INVARIANT.get(type(module))
 
 
-def self_check(runner: Runner) -> None:
-    """Compare bits: every shape of linear layer for 1 to 64 rows, then whole passes cut, batched and branched.
+def self_check(runner: Runner, prefill_chunk_tokens: int = 256) -> None:
+    """Compare bits: every shape of linear layer for 1 to 64 rows and for prefill chunks, then whole passes cut, batched
+    and branched.
 
-    Overwrites the runner's slots.
+    `prefill_chunk_tokens` are the most prompt tokens a pass will read. Overwrites the runner's slots.
 
     Raises:
         BatchInvarianceError: naming the first difference found.
     """
     with torch.inference_mode():
-        _check_linear_layers(runner.model, runner.row_multiple)
+        _check_linear_layers(runner.model, runner.row_multiple, prefill_chunk_tokens)
     _check_passes(runner)
 
 
-def _row_counts(layer: nn.Linear, multiple: int) -> list[int]:
-    """What passes come to: up to 64 rows all of them (of large layers some), and a few prefill chunks."""
+def _row_counts(layer: nn.Linear, multiple: int, prefill_chunk_tokens: int) -> list[int]:
+    """What passes come to: up to 64 rows all of them (of large layers some), and a few prefill chunks, the largest
+    included where that is not too much work."""
     counts = [*range(1, 65), 100, 128]
     if layer.weight.numel() > _LARGE_LAYER:
         counts = [*range(1, 17), 24, 31, 32, 33, 48, 63, 64]
+    chunks = [256, prefill_chunk_tokens]
+    counts += [count for count in chunks if count * layer.weight.numel() <= _MOST_PRODUCTS]
     return sorted({-(-count // multiple) * multiple for count in counts})
 
 
-def _check_linear_layers(model: nn.Module, multiple: int) -> None:
+def _check_linear_layers(model: Any, multiple: int, prefill_chunk_tokens: int) -> None:
     generator = torch.Generator().manual_seed(_CHECK_SEED)
     shapes: dict[tuple[int, int, bool], tuple[str, nn.Linear]] = {}
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear):
             shapes.setdefault((layer.in_features, layer.out_features, layer.bias is not None), (name, layer))
     for name, layer in shapes.values():
-        counts = _row_counts(layer, multiple)
+        # Logits are computed of a chunk's last token alone, not of the whole chunk.
+        chunk = prefill_chunk_tokens if layer is not model.get_output_embeddings() else 1
+        counts = _row_counts(layer, multiple, chunk)
         rows = torch.randn(max(counts), layer.in_features, generator=generator).to(layer.weight.dtype)
         reference = layer(rows)
         for count in counts:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from engines.sampling.edits import is_edited
+from engines.sampling.process import Way, way_of
 from engines.sampling.rows import SamplingRow
-from engines.sampling.static import WAYS, Way, way_of
+from engines.sampling.static import WAYS
 from engines.torch.attention import PASS_ARGUMENT
 from engines.torch.chain_buffers import ChainBuffers, ChainRow
 from engines.torch.graphs import GraphPool

@@ -29,13 +29,15 @@ def load_runner(
     device: str = "auto",
     dtype: Dtype = "auto",
     batch_invariant: bool = False,
+    prefill_chunk_tokens: int = 256,
     allow_pickle_weights: bool = False,
 ) -> Runner:
     """Load a model and allocate its key-value memory.
 
     The number of slots is given, or (None) follows from `kv_memory_bytes`, the memory for keys and values.
     `slot_length` None: the model's context length. `device` auto: CUDA where there is one. `dtype` auto: bfloat16 on
-    CUDA, float32 on CPU. With `batch_invariant` the runner's bits are checked before it is returned.
+    CUDA, float32 on CPU. With `batch_invariant` the runner's bits are checked before it is returned, for passes that
+    read up to `prefill_chunk_tokens` of prompts too.
 
     Raises:
         ModelError: for what the engine can't serve (BatchInvarianceError where only the mode does not hold), what
@@ -64,7 +66,7 @@ def load_runner(
         serve_few_rows(model)
     runner = Runner(model, slots, length, batch_invariant=batch_invariant)
     if batch_invariant:
-        self_check(runner)
+        self_check(runner, prefill_chunk_tokens)
     return runner
 
 

@@ -59,6 +59,7 @@ def load_engine(
         device=config.device,
         dtype=config.dtype,
         batch_invariant=config.batch_invariant,
+        prefill_chunk_tokens=config.prefill_chunk_tokens,
         allow_pickle_weights=config.allow_pickle_weights,
     )
     progress(f"measuring {files.id}")

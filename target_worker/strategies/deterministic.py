@@ -11,6 +11,8 @@ from target_worker.strategies.drafts import Drafts, Outcome, Target, accept_pref
 
 
 def verify(drafts: Drafts, target: Target) -> Outcome:
+    """Of B chains (laid out as drafts.py says): accepted up to the first token that differs from the target's own draw,
+    which comes in its place; after a whole draft comes its next own draw. Needs neither q nor threshold."""
     own = target.own[drafts.rows]
-    accepted, num_accepted = accept_prefix(drafts, drafts.token_ids == own[:, :-1])
-    return Outcome(accepted, num_accepted, at_end(own, num_accepted))
+    num_accepted = accept_prefix(drafts, drafts.token_ids == own[:, :-1])
+    return Outcome(num_accepted, at_end(own, num_accepted))

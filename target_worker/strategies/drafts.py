@@ -55,9 +55,8 @@ class Drafts:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """For each chain: `accepted` bool [B, γ] (a prefix), `num_accepted` int64 [B], and int64 [B] the token after it."""
+    """For each chain the length of its accepted prefix, int64 [B], and the token after that, int64 [B]."""
 
-    accepted: Tensor
     num_accepted: Tensor
     next_token: Tensor
 
@@ -83,10 +82,9 @@ def pad_drafts(
     )
 
 
-def accept_prefix(drafts: Drafts, good: Tensor) -> tuple[Tensor, Tensor]:
-    """From a verdict on every place, bool [B, γ], the accepted prefix bool [B, γ] and its length int64 [B]."""
-    accepted = (good & drafts.present).cumprod(dim=-1).bool()
-    return accepted, accepted.sum(dim=-1)
+def accept_prefix(drafts: Drafts, good: Tensor) -> Tensor:
+    """From a verdict on every place, bool [B, γ], the length of each chain's accepted prefix, int64 [B]."""
+    return (good & drafts.present).cumprod(dim=-1).sum(dim=-1)
 
 
 def at_end(values: Tensor, num_accepted: Tensor) -> Tensor:

@@ -9,6 +9,8 @@ from target_worker.strategies.drafts import Drafts, Outcome, Target, accept_pref
 
 
 def verify(drafts: Drafts, target: Target) -> Outcome:
+    """Of B chains (drafts.py says how they are laid out): accepted up to the first token that is not the target's
+    likeliest there (the lowest id on ties), which comes in its place. Needs neither q nor threshold."""
     top = target.distribution.top1()[drafts.rows]
-    accepted, num_accepted = accept_prefix(drafts, drafts.token_ids == top[:, :-1])
-    return Outcome(accepted, num_accepted, at_end(top, num_accepted))
+    num_accepted = accept_prefix(drafts, drafts.token_ids == top[:, :-1])
+    return Outcome(num_accepted, at_end(top, num_accepted))

@@ -67,12 +67,12 @@ def verify(drafts: Drafts, target: Target) -> Outcome:
     q = drafts.q.probabilities.masked_fill(~drafted, 0.0).sum(-1)
     keys = row_keys(target.rows, noise.ACCEPT, p.device)[rows]
     uniforms = noise.uniform_from_hash(noise.hash_ids(keys.flatten(), keys.new_zeros(1))).view_as(p)
-    accepted, num_accepted = accept_prefix(drafts, accepts(p, q, uniforms))
+    num_accepted = accept_prefix(drafts, accepts(p, q, uniforms))
     next_token = at_end(target.own[drafts.rows], num_accepted)
     rejected = torch.nonzero(num_accepted < drafts.lengths).flatten()
     if len(rejected):
         next_token[rejected] = _draw_residual(drafts, target, rejected, num_accepted[rejected])
-    return Outcome(accepted, num_accepted, next_token)
+    return Outcome(num_accepted, next_token)
 
 
 def accepts(p: Tensor, q: Tensor, uniforms: Tensor) -> Tensor:

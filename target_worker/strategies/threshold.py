@@ -15,5 +15,5 @@ def verify(drafts: Drafts, target: Target) -> Outcome:
     flat_rows = drafts.rows[:, :-1].flatten()
     p = target.distribution.probability_of(drafts.token_ids.flatten(), flat_rows).view_as(drafts.token_ids)
     # A token that cannot be drawn at all is never accepted, not even at threshold 0.
-    accepted, num_accepted = accept_prefix(drafts, (p >= drafts.threshold[:, None]) & (p > 0))
-    return Outcome(accepted, num_accepted, at_end(target.own[drafts.rows], num_accepted))
+    num_accepted = accept_prefix(drafts, (p >= drafts.threshold[:, None]) & (p > 0))
+    return Outcome(num_accepted, at_end(target.own[drafts.rows], num_accepted))

@@ -11,7 +11,11 @@ from target_worker.strategies.drafts import Drafts, Outcome, Target
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of one drafted token, for the log. `position` is absolute; `q` is None where none was sent."""
+    """What became of one drafted token, for the log. `position` is absolute; `q` is None where none was sent.
+
+    `own` is the target's own draw there. `instead` is the token that takes a rejected one's place, which may be another
+    than `own` (`probabilistic` draws it from the residual distribution); None elsewhere.
+    """
 
     position: int
     drafted: int
@@ -20,18 +24,18 @@ class Decision:
     own: int
     accepted: bool
     reason: str
+    instead: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`candidate` is the index of the kept one among the request's. `mask` has an entry for each of its tokens.
+    """`candidate` is the index of the kept one among the request's, `num_accepted` how many of its tokens are accepted.
 
     `token_ids` are what is emitted: the accepted tokens and one of the target's own.
     """
 
     candidate: int
     num_accepted: int
-    mask: list[bool]
     token_ids: list[int]
 
 
@@ -41,7 +45,7 @@ def verdicts(drafts: Drafts, target: Target, outcome: Outcome, group_sizes: Sequ
     The longest accepted prefix wins; ties go to the larger summed target log-probability of the accepted tokens, then
     to the lowest index.
     """
-    token_ids, lengths = drafts.token_ids.tolist(), drafts.lengths.tolist()
+    token_ids = drafts.token_ids.tolist()
     num_accepted, next_tokens = outcome.num_accepted.tolist(), outcome.next_token.tolist()
     found: list[Verdict] = []
     begin = 0
@@ -53,8 +57,7 @@ def verdicts(drafts: Drafts, target: Target, outcome: Outcome, group_sizes: Sequ
         if any(token_ids[chain][:most] != token_ids[kept][:most] for chain in tied):
             kept = max(tied, key=lambda chain: (_log_probability(drafts, target, chain, most), -chain))
         accepted = token_ids[kept][:most]
-        mask = [place < most for place in range(lengths[kept])]
-        found.append(Verdict(kept - begin, most, mask, [*accepted, next_tokens[kept]]))
+        found.append(Verdict(kept - begin, most, [*accepted, next_tokens[kept]]))
         begin += size
     return found
 
@@ -65,33 +68,13 @@ def _log_probability(drafts: Drafts, target: Target, chain: int, length: int) ->
     return float(logprobs.sum())
 
 
-def decisions(drafts: Drafts, target: Target, outcome: Outcome, chain: int, rejection: str) -> list[Decision]:
-    """The decisions on one chain's drafted tokens. `rejection` says why this strategy rejects (Strategy.rejection)."""
-    length = int(drafts.lengths[chain])
-    ids, rows = drafts.token_ids[chain, :length], drafts.rows[chain, :length]
-    p = target.distribution.probability_of(ids, rows).tolist()
-    q: list[float | None] = [None] * length
-    if drafts.q is not None:
-        same = drafts.q.token_ids[chain, :length] == ids[:, None]
-        q = list(drafts.q.probabilities[chain, :length].masked_fill(~same, 0.0).sum(-1).tolist())
-    accepted = int(outcome.num_accepted[chain])
-    own = target.own[rows].tolist()
-    return [
-        Decision(
-            position=target.rows[row].position,
-            drafted=drafted,
-            p=p[place],
-            q=q[place],
-            own=own[place],
-            accepted=place < accepted,
-            reason="accepted" if place < accepted else rejection if place == accepted else "after a rejected token",
-        )
-        for place, (row, drafted) in enumerate(zip(rows.tolist(), ids.tolist(), strict=True))
-    ]
-
-
 @dataclass(frozen=True, slots=True)
 class Cut:
+    """What is emitted of a round: its tokens, how many of them were drafted, and what ended the text there, if it has.
+
+    `stop_token_id` is the last of `token_ids` where `stop_reason` is "stop_token", else None.
+    """
+
     token_ids: list[int]
     num_accepted: int
     stop_reason: StopReason | None
@@ -106,3 +89,41 @@ def cut_after_stop(token_ids: Sequence[int], num_accepted: int, stop_ids: Collec
             return Cut(kept, min(num_accepted, len(kept)), "stop_token", token_id)
     kept = list(token_ids[:max_tokens])
     return Cut(kept, min(num_accepted, len(kept)), "length" if len(kept) == max_tokens else None, None)
+
+
+def decisions(
+    drafts: Drafts, target: Target, outcome: Outcome, chain: int, rejection: str, stop_ids: Collection[int] = ()
+) -> list[Decision]:
+    """The decisions on one chain's drafted tokens. `rejection` says why this strategy rejects (Strategy.rejection).
+
+    Nothing is accepted after one of `stop_ids`, which ends the text.
+    """
+    length = int(drafts.lengths[chain])
+    ids, rows = drafts.token_ids[chain, :length], drafts.rows[chain, :length]
+    p = target.distribution.probability_of(ids, rows).tolist()
+    q: list[float | None] = [None] * length
+    if drafts.q is not None:
+        same = drafts.q.token_ids[chain, :length] == ids[:, None]
+        q = list(drafts.q.probabilities[chain, :length].masked_fill(~same, 0.0).sum(-1).tolist())
+    num_accepted, next_token = int(outcome.num_accepted[chain]), int(outcome.next_token[chain])
+    drafted, own = ids.tolist(), target.own[rows].tolist()
+    end = len(cut_after_stop([*drafted[:num_accepted], next_token], num_accepted, stop_ids, length + 1).token_ids)
+
+    def reason(place: int) -> str:
+        if place >= end:
+            return "after a stop token" if end <= num_accepted else "after a rejected token"
+        return "accepted" if place < num_accepted else rejection
+
+    return [
+        Decision(
+            position=target.rows[row].position,
+            drafted=drafted[place],
+            p=p[place],
+            q=q[place],
+            own=own[place],
+            accepted=place < min(num_accepted, end),
+            reason=reason(place),
+            instead=next_token if place == num_accepted < end else None,
+        )
+        for place, row in enumerate(rows.tolist())
+    ]

@@ -182,6 +182,24 @@ async def test_a_round_computes_nothing_that_the_session_holds() -> None:
 
 
 @async_test
+async def test_the_path_that_wins_in_a_tree_is_kept() -> None:
+    """The text would be the same without: the next round would find other ids in memory and compute them again."""
+    async with target() as worker:
+        sampling = {"temperature": 0.0, "ignore_eos": True}
+        truth = await plain(worker, sampling=sampling, max_tokens=12)
+        worker.runner.passes.clear()
+
+        def drafts(emitted: Sequence[int]) -> list[list[int]]:
+            right = truth[len(emitted) : len(emitted) + 3]
+            return [[(token_id + turn) % 32 for token_id in right] for turn in (1, 2, 0)]
+
+        assert await in_rounds(worker, drafts, len(truth), sampling=sampling) == truth
+        sizes = [len(row.token_ids) for rows in worker.runner.passes for row in rows]
+        assert len(sizes) == 3, "four tokens a round"
+        assert max(sizes[1:]) == 1 + 9, "the last token and the drafts, no more"
+
+
+@async_test
 async def test_trees_share_what_candidates_share() -> None:
     async with target() as worker:
         candidates = [{"token_ids": [1, 2, 3]}, {"token_ids": [1, 2, 4]}, {"token_ids": [5]}]
@@ -273,14 +291,64 @@ async def test_choices_differ_and_choice_zero_leaves_the_seed_alone() -> None:
         assert len({tuple(text) for text in texts}) == 3
 
 
+def decisions_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if "Decision" in record.getMessage()]
+
+
 @async_test
 async def test_decisions_are_logged_only_when_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
     async with target() as worker:
         await worker.verify(ids=PROMPT, candidates=[{"token_ids": [1, 2]}])
-        assert "Decision" not in caplog.text
+        assert decisions_in(caplog) == []
         await worker.verify(ids=PROMPT, candidates=[{"token_ids": [1, 2]}], round=1, log_decisions=True)
-        assert caplog.text.count("Decision") == 2
+        assert len(decisions_in(caplog)) == 2
     async with target(verbose=True) as worker:
         await worker.verify(ids=PROMPT, candidates=[{"token_ids": [1]}])
-        assert caplog.text.count("Decision") == 3
+        assert len(decisions_in(caplog)) == 3
+
+
+@async_test
+async def test_the_log_says_of_every_candidates_tokens_what_became_of_them_and_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    async with target() as worker:
+        sampling = {"temperature": 0.8, "seed": 4, "ignore_eos": True}
+        own = await plain(worker, sampling=sampling, max_tokens=4)
+        wrong = (own[1] + 1) % 31
+        drafts = [[own[0], wrong, own[2]], own[:2]]
+        fields = {"sampling": sampling, "num_prompt_tokens": len(PROMPT), "log_decisions": True}
+        candidates = [{"token_ids": draft} for draft in drafts]
+        answer = await worker.verify(ids=PROMPT, candidates=candidates, **fields)
+        assert (answer["candidate"], answer["num_accepted"]) == (1, 2)
+        log = decisions_in(caplog)
+        assert len(log) == 5
+        for line, (candidate, place, verdict) in zip(
+            log,
+            [
+                ("0:", 0, "accepted=True, reason='accepted', instead=None"),
+                ("0:", 1, f'accepted=False, reason="differs from the target\'s own draw", instead={own[1]}'),
+                ("0:", 2, "accepted=False, reason='after a rejected token', instead=None"),
+                ("1 (kept):", 0, "accepted=True, reason='accepted', instead=None"),
+                ("1 (kept):", 1, "accepted=True, reason='accepted', instead=None"),
+            ],
+            strict=True,
+        ):
+            assert f"session s round 0 candidate {candidate}" in line
+            assert f"position={len(PROMPT) + place}, drafted={drafts[int(candidate[0])][place]}, p=0." in line
+            assert f", q=None, own={own[place]}, " in line or place == 2
+            assert verdict in line
+
+
+@async_test
+async def test_the_log_calls_nothing_accepted_that_comes_after_a_stop_token(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with target() as worker:
+        sampling = {"temperature": 0.0, "logit_bias": {str(STOP): 100.0}}
+        draft = {"token_ids": [STOP, STOP, 5]}
+        answer = await worker.verify(ids=PROMPT, candidates=[draft], sampling=sampling, log_decisions=True)
+        assert answer["num_accepted"] == 1
+        log = decisions_in(caplog)
+        assert [line.count("accepted=True") for line in log] == [1, 0, 0]
+        assert all("reason='after a stop token', instead=None" in line for line in log[1:])

@@ -6,11 +6,12 @@ import os
 import random
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 from engines.errors import BatchInvarianceError
@@ -141,6 +142,30 @@ def test_without_padded_key_lengths_bits_differ(tmp_path: Path, monkeypatch: pyt
     assert differs(runner)
     with pytest.raises(BatchInvarianceError, match="does not hold here"):
         self_check(runner)
+
+
+class Bent(nn.Linear):
+    """Gives other bits for one number of rows."""
+
+    at = 0
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return super().forward(rows) + (1e-3 if rows.shape[-2] == self.at else 0.0)
+
+
+@pytest.mark.parametrize(
+    ("at", "chunk", "refused"), [(256, 16, True), (256, 400, True), (300, 300, True), (300, 256, False)]
+)
+def test_layers_are_tried_with_as_many_rows_as_a_prefill_has(
+    at: int, chunk: int, refused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(make_tiny_model(tmp_path, hidden=HIDDEN))
+    make_batch_invariant(model)
+    runner = Runner(model, num_slots=1, slot_length=80, batch_invariant=True)
+    monkeypatch.setattr(Bent, "at", at)
+    model.model.layers[0].mlp.down_proj.__class__ = Bent
+    with pytest.raises(BatchInvarianceError, match="down_proj") if refused else nullcontext():
+        self_check(runner, prefill_chunk_tokens=chunk)
 
 
 @pytest.mark.skipif(

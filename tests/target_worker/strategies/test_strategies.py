@@ -71,7 +71,6 @@ def test_lengths_masks_and_support(name: Strategy, case: tuple[Target, Drafts]) 
     for chain, length in enumerate(drafts.lengths.tolist()):
         accepted = int(outcome.num_accepted[chain])
         assert 0 <= accepted <= length
-        assert outcome.accepted[chain].tolist() == [i < accepted for i in range(outcome.accepted.shape[1])]
         emitted = [*drafts.token_ids[chain, :accepted].tolist(), int(outcome.next_token[chain])]
         assert all(p[place, token] > 0 for place, token in enumerate(emitted)), "only what the target can draw"
         alone = chain_alone(drafts, chain)
@@ -86,8 +85,7 @@ def test_lengths_masks_and_support(name: Strategy, case: tuple[Target, Drafts]) 
     (verdict,) = verdicts(drafts, target, outcome, [len(drafts.lengths)])
     assert verdict.num_accepted == int(outcome.num_accepted.max())
     assert len(verdict.token_ids) == verdict.num_accepted + 1
-    assert len(verdict.mask) == int(drafts.lengths[verdict.candidate])
-    assert sum(verdict.mask) == verdict.num_accepted
+    assert verdict.token_ids[:-1] == drafts.token_ids[verdict.candidate, : verdict.num_accepted].tolist()
 
 
 def chain_alone(drafts: Drafts, chain: int) -> Drafts:
@@ -169,11 +167,8 @@ def test_a_residual_without_mass_draws_from_p() -> None:
 
 
 def verdict_of(num_accepted: list[int], tokens: list[list[int]], logits: list[list[float]]) -> Verdict:
-    drafts = chain_of(tokens)
-    counts = torch.tensor(num_accepted)
-    accepted = torch.arange(drafts.token_ids.shape[1]) < counts[:, None]
-    outcome = Outcome(accepted, counts, torch.zeros(len(tokens), dtype=torch.int64))
-    return verdicts(drafts, target_of(logits), outcome, [len(tokens)])[0]
+    outcome = Outcome(torch.tensor(num_accepted), torch.zeros(len(tokens), dtype=torch.int64))
+    return verdicts(chain_of(tokens), target_of(logits), outcome, [len(tokens)])[0]
 
 
 def test_the_longest_prefix_wins_then_the_likelier_then_the_first() -> None:
@@ -181,7 +176,7 @@ def test_the_longest_prefix_wins_then_the_likelier_then_the_first() -> None:
     assert verdict_of([0, 2, 1], [[1, 1], [1, 2], [3, 3]], logits).candidate == 1
     assert verdict_of([1, 1, 0], [[1, 0], [2, 0], [3]], logits).candidate == 1
     assert verdict_of([1, 1, 1], [[1, 0], [2, 0], [3]], logits).candidate == 1
-    assert verdict_of([0, 0], [[1], []], logits) == Verdict(0, 0, [False], [0])
+    assert verdict_of([0, 0], [[1], []], logits) == Verdict(0, 0, [0])
 
 
 def test_many_requests_at_once_have_verdicts_of_their_own() -> None:
@@ -250,6 +245,40 @@ def test_several_candidates_under_probabilistic_are_refused_by_name() -> None:
 def test_cutting_after_a_stop(tokens: list[int], accepted: int, most: int, expected: tuple[Any, ...]) -> None:
     cut = cut_after_stop(tokens, accepted, {7, 8}, most)
     assert (cut.token_ids, cut.num_accepted, cut.stop_reason, cut.stop_token_id) == expected
+
+
+def test_decisions_say_why() -> None:
+    """The target's own draws are 3, 1, 2: what was drafted, what takes a rejected token's place, and what ends it."""
+    target = target_of([[0.0, 0.0, 0.0, 9.0], [0.0, 9.0, 0.0, 0.0], [0.0, 0.0, 9.0, 0.0]], temperature=0.0)
+    drafts = chain_of([[3, 0], [3, 1], [0, 1], []])
+    outcome = STRATEGIES["deterministic"].verify(drafts, target)
+
+    def log(chain: int, *stops: int) -> list[tuple[int, int, bool, str, int | None]]:
+        found = decisions(drafts, target, outcome, chain, "differs", stops)
+        return [(entry.drafted, entry.own, entry.accepted, entry.reason, entry.instead) for entry in found]
+
+    accepted, rejected = (3, 3, True, "accepted", None), (0, 1, False, "differs", 1)
+    assert log(0) == [accepted, rejected]
+    assert log(0, 1) == [accepted, rejected], "the stop token comes in its place"
+    assert log(1) == log(1, 1) == [accepted, (1, 1, True, "accepted", None)]
+    assert log(1, 3) == [accepted, (1, 1, False, "after a stop token", None)]
+    assert log(0, 3) == [accepted, (0, 1, False, "after a stop token", None)]
+    assert log(2) == log(2, 3) == [(0, 3, False, "differs", 3), (1, 1, False, "after a rejected token", None)]
+    assert log(3) == []
+
+
+def test_decisions_show_what_was_drawn_from_the_residual() -> None:
+    """A token that is certain to be drafted and impossible for the target: what comes instead is no own draw."""
+    differing = 0
+    for seed in range(20):
+        target = target_of([[0.0, 0.5, 1.0, -math.inf]] * 2, seed)
+        drafts = chain_of([[3]], [[TopK(token_ids=[3], logprobs=[0.0])]])
+        outcome = STRATEGIES["probabilistic"].verify(drafts, target)
+        (entry,) = decisions(drafts, target, outcome, 0, STRATEGIES["probabilistic"].rejection)
+        assert (entry.p, entry.q, entry.accepted, entry.reason) == (0.0, 1.0, False, "p / q is below its uniform")
+        assert (entry.own, entry.instead) == (int(target.own[0]), int(outcome.next_token[0]))
+        differing += entry.own != entry.instead
+    assert differing
 
 
 def test_rows_and_tokens_must_fit() -> None:
