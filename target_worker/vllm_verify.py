@@ -10,7 +10,7 @@ import logging
 import math
 import time
 
-from engines.drawing import Drawing
+from engines.drawing import Drawing, Places
 from engines.sampling.process import GREEDY_TEMPERATURE
 from engines.vllm.engine import VllmEngine, all_of
 from engines.vllm.requests import Answer, Place, sampling_params
@@ -47,12 +47,12 @@ class Verification:
     async def response(self) -> VerifyResponse:
         began = time.perf_counter()
         drawing, request = self._drawing, self._request
-        self._places = drawing.along(self._tree.token_ids, self._tree.parents)
+        places = drawing.along(self._tree.token_ids, self._tree.parents)
         # A place where no token may be emitted any more needs no answer, and vLLM would have no room for one.
         wanted = [place for place, tail in enumerate(self._tails) if len(tail) < drawing.room]
-        emitted = await self._by_prompt() if self._one_request_tells() else {}
+        emitted = await self._by_prompt(places) if self._one_request_tells() else {}
         missing = [place for place in wanted if place not in emitted]
-        answers = await all_of([self._ask(place) for place in missing])
+        answers = await all_of([self._ask(places, place) for place in missing])
         for place, answer in zip(missing, answers, strict=True):
             self._answers[place] = answer
             emitted[place] = answer.token_ids[0]
@@ -87,9 +87,9 @@ class Verification:
             timings=timings_of(total, queued, max(len(wanted), self._engine.rows)),
         )
 
-    async def _ask(self, place: int) -> Answer:
+    async def _ask(self, places: Places, place: int) -> Answer:
         """The token at one place."""
-        row, allowed, tail = self._places.rows[place], self._places.allowed, self._tails[place]
+        row, allowed, tail = places.rows[place], places.allowed, self._tails[place]
         drafted = q = None
         if self._strategy.needs_q and len(tail) < len(self._chains[0]):
             drafted = self._chains[0][len(tail)]
@@ -117,14 +117,15 @@ class Verification:
             and len(self._chains[0]) > 0
         )
 
-    async def _by_prompt(self) -> dict[int, int]:
+    async def _by_prompt(self, places: Places) -> dict[int, int]:
         """The likeliest token by place, from one request; places of which it does not tell are left out.
 
-        Of what vLLM had cached it computed no logits: entries up to `num_cached_tokens` are whatever lay in memory.
-        Two tokens of one log-probability may have had different logits, or be told in any order.
+        Of what vLLM had cached it computed no logits: those entries are whatever lay in memory (Answer.computed_after).
+        The last place's token was drawn for certain. Two tokens of one log-probability may have had different logits,
+        or be told in any order.
         """
         ids, chain = self._drawing.ids, self._chains[0][: self._drawing.room - 1]
-        last = Place(self._places.rows[len(chain)], more=judging("deterministic", None, None))
+        last = Place(places.rows[len(chain)], more=judging("deterministic", None, None))
         params = sampling_params(last, prompt_logprobs=2)
         answer = await self._engine.ask([*ids, *chain], params, self._request.cache_salt)
         check_drawn(answer.token_ids[0], answer.logprobs[0])
@@ -132,7 +133,8 @@ class Verification:
         found = {len(chain): answer.token_ids[0]}
         for place in range(len(chain)):
             index = len(ids) + place
-            entries = answer.prompt_logprobs[index] if index > answer.cached_tokens else None
+            computed = answer.computed_after is not None and index > answer.computed_after
+            entries = answer.prompt_logprobs[index] if computed else None
             if not entries:
                 continue
             best = sorted(((entry.logprob, token_id) for token_id, entry in entries.items()), reverse=True)
