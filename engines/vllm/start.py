@@ -17,8 +17,9 @@ from engines.grammar.service import Grammars
 from engines.models import ModelFiles, resolve_model
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.vllm.arguments import engine_arguments, prepare_environment
+from engines.vllm.draw_check import check_draws
 from engines.vllm.engine import VllmEngine
-from engines.vllm.measure import check_draws, measure_step_seconds
+from engines.vllm.measure import measure_step_seconds
 from engines.vllm.owner import announce_owner
 from engines.vllm.versions import check_installed
 from protocol.messages import Capabilities, ModelInfo, StepTime, TokenizerInfo
