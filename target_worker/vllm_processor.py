@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engines.sampling.batch import Draws
 from engines.sampling.rows import SamplingRow
-from engines.torch.jobs import Draws
 from engines.vllm.processor import DrawingProcessor
 from protocol.messages import Strategy, TopK
 from target_worker.strategies import STRATEGIES

@@ -25,17 +25,17 @@ def as_wire_errors() -> Iterator[None]:
         yield
     except EngineDeadError as error:
         raise EngineFailure("vLLM's engine has died") from error
-    except (ValueError, *_kinds(_REFUSALS)) as error:
+    except _kinds(_REFUSALS, ValueError) as error:
         raise BadRequest(f"vLLM refuses the request: {error}") from error
     except _kinds(_OVERLOAD) as error:
         raise QueueFull(f"vLLM takes no more requests: {error}") from error
-    except (EngineGenerateError, *_kinds(_FAILURES)) as error:
+    except _kinds(_FAILURES, EngineGenerateError) as error:
         logger.exception("vLLM failed to serve a request")
         raise EngineFailure("vLLM failed to serve this request") from error
 
 
-def _kinds(names: tuple[str, ...]) -> tuple[type[Exception], ...]:
-    """Of vLLM's exceptions those that the installed version has."""
+def _kinds(names: tuple[str, ...], *always: type[Exception]) -> tuple[type[Exception], ...]:
+    """`always`, and of vLLM's exceptions with these names those that the installed version has."""
     from vllm import exceptions
 
-    return tuple(getattr(exceptions, name) for name in names if hasattr(exceptions, name))
+    return (*always, *(getattr(exceptions, name) for name in names if hasattr(exceptions, name)))

@@ -31,7 +31,7 @@ Logprobs = dict[int, Any]
 class Place:
     """Where one request draws: the first token's row, and what a grammar permits there (bitmask int32 [1, W]).
 
-    `top2` and `truncate` as in engines.torch.jobs.Feed; `more` is for the worker's own processor.
+    `top2` and `truncate` as in engines.sampling.batch.DrawRequest; `more` is for the worker's own processor.
     """
 
     row: SamplingRow
