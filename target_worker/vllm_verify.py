@@ -11,10 +11,10 @@ import math
 import time
 
 from engines.drawing import Drawing, Places
-from engines.sampling.process import GREEDY_TEMPERATURE
 from engines.vllm.engine import VllmEngine, all_of
 from engines.vllm.requests import Answer, Place, sampling_params
-from protocol.messages import Sampling, VerifyRequest, VerifyResponse
+from protocol.messages import VerifyRequest, VerifyResponse
+from protocol.target_rounds import edits_logits, is_greedy
 from target_worker.strategies import STRATEGIES
 from target_worker.strategies.verdicts import cut_after_stop
 from target_worker.tree import merge
@@ -22,9 +22,6 @@ from target_worker.vllm_answers import check_drawn, timings_of, token_logprob
 from target_worker.vllm_processor import judging
 
 logger = logging.getLogger(__name__)
-
-_UNCHANGED = Sampling(temperature=0.0, seed=0)
-_CHANGES_LOGITS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens")
 
 
 class Verification:
@@ -107,10 +104,9 @@ class Verification:
 
     def _one_request_tells(self) -> bool:
         """Whether nothing but the raw logits' order decides, at places of one chain."""
-        sampling = self._request.sampling
         return (
-            sampling.temperature < GREEDY_TEMPERATURE
-            and all(getattr(sampling, name) == getattr(_UNCHANGED, name) for name in _CHANGES_LOGITS)
+            is_greedy(self._request.sampling)
+            and not edits_logits(self._request.sampling)
             and self._request.grammar is None
             and self._request.logprobs is None
             and len(self._chains) == 1

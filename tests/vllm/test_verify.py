@@ -61,8 +61,8 @@ class OneModel:
         return entries((LIE if index <= self._never_computed else own(index), -0.1), (3, -2.0))
 
 
-async def verify(engine: OneModel, drafted: list[int]) -> VerifyResponse:
-    message = request(CONTEXT, sampling={"temperature": 0.0}, candidates=[{"token_ids": drafted}])
+async def verify(engine: OneModel, drafted: list[int], **sampling: Any) -> VerifyResponse:
+    message = request(CONTEXT, sampling={"temperature": 0.0, **sampling}, candidates=[{"token_ids": drafted}])
     asked = VerifyRequest.model_validate(message)
     drawing = Drawing(asked, CONTEXT, Limits(frozenset(), 64))
     return await Verification(engine, asked, drawing, False).response()  # type: ignore[arg-type]
@@ -135,3 +135,24 @@ async def test_entries_without_a_number_are_asked_for() -> None:
     engine._entries = lambda index: entries((LIE, math.nan), (3, math.nan))  # type: ignore[method-assign]
     assert (await verify(engine, RIGHT)).token_ids == [*RIGHT, own(7)]
     assert engine.asked == [4, 5, 6]
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        {"temperature": 0.5},
+        {"presence_penalty": 0.1},
+        {"frequency_penalty": 0.1},
+        {"repetition_penalty": 1.1},
+        {"logit_bias": {"5": 0.1}},
+        {"min_tokens": 20},
+    ],
+)
+def test_where_more_than_the_logits_decides_all_places_are_asked_for(sampling: dict[str, Any]) -> None:
+    @async_test
+    async def asks_for_each() -> None:
+        engine = OneModel(never_computed=3, cached=3, num_preemptions=0)
+        assert (await verify(engine, RIGHT, **sampling)).token_ids == [*RIGHT, own(7)]
+        assert engine.asked == [4, 5, 6, 7]
+
+    asks_for_each()
