@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from draft_worker import vllm_rows
+from engines.sampling.batch import Draws
 from engines.sampling.rows import SamplingRow
-from engines.torch.jobs import Draws
 from engines.vllm.processor import DrawingProcessor
 
 CLASS = f"{__name__}:DraftingProcessor"

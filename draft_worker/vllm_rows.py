@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engines.torch.jobs import Draws
+from engines.sampling.batch import Draws
 from engines.vllm.requests import Logprobs
 from protocol.errors import EngineFailure
 from protocol.messages import TopK

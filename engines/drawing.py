@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engines.grammar.bitmask import permits_other_than
+from engines.grammar.errors import GrammarError
 from engines.history import History
 from engines.sampling.noise import mix_choice
 from engines.sampling.rows import SamplingRow
@@ -61,7 +62,10 @@ class Drawing:
         self._output = ids[request.grammar.start :] if request.grammar is not None else []
 
     def after(self, tails: Sequence[Sequence[int]], sampling: Sampling | None = None) -> Places:
-        """The tokens after the context and each tail; `sampling` in place of the request's. Raises GrammarError."""
+        """The tokens after the context and each tail; `sampling` in place of the request's. Raises GrammarError.
+
+        It does where the grammar refuses a tail, and where it permits nothing after one.
+        """
         allowed = None
         if self._grammar is not None:
             masks = []
@@ -75,7 +79,7 @@ class Drawing:
         """The token after the context, and those after each node of a tree that goes on from it (see Row).
 
         What the grammar refuses has no place in the text: what is permitted after it is of no consequence. Raises
-        GrammarError where it refuses the context.
+        GrammarError where it refuses the context, or permits nothing at a place.
         """
         tails: list[list[int]] = [[]]
         for token_id, parent in zip(token_ids, parents, strict=True):
@@ -88,6 +92,11 @@ class Drawing:
 
     def _places(self, tails: Sequence[Sequence[int]], allowed: Tensor | None, sampling: Sampling | None) -> Places:
         sampling = sampling or self._sampling
+        if allowed is not None and not bool(allowed.any(dim=-1).all()):
+            # Drawing would fail, and inside vLLM that ends the engine for everybody.
+            raise GrammarError(
+                "the grammar permits no token here, and the model has no stop token to end the text with"
+            )
         rows = []
         for index, tail in enumerate(tails):
             own = sampling

@@ -1,14 +1,21 @@
-"""Which requests a target that asks a draft worker itself may draft for."""
+"""What a request's sampling leaves to do: which requests a target that asks a draft worker itself may draft for."""
 
 from __future__ import annotations
 
 from protocol.messages import Grammar, Sampling
 
 GREEDY_TEMPERATURE = 1e-5
+_EDITS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens")
 
 
 def is_greedy(sampling: Sampling) -> bool:
     return sampling.temperature < GREEDY_TEMPERATURE
+
+
+def edits_logits(sampling: Sampling) -> bool:
+    """Whether a token's logit may be changed before anything is drawn, so that another may be the greatest."""
+    neutral = Sampling(seed=sampling.seed)
+    return any(getattr(sampling, name) != getattr(neutral, name) for name in _EDITS)
 
 
 def may_be_drafted_for(sampling: Sampling, grammar: Grammar | None) -> bool:
@@ -16,6 +23,4 @@ def may_be_drafted_for(sampling: Sampling, grammar: Grammar | None) -> bool:
 
     What is left out (grammars, penalties, biases, min_p, min_tokens) is for our own sampling, in gateway-driven rounds.
     """
-    neutral = Sampling(seed=sampling.seed)
-    plain = ("min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens")
-    return grammar is None and all(getattr(sampling, name) == getattr(neutral, name) for name in plain)
+    return grammar is None and sampling.min_p == 0.0 and not edits_logits(sampling)

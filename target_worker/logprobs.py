@@ -10,7 +10,7 @@ from torch import Tensor
 from engines.sampling.draw import token_logprobs
 from protocol.messages import TokenLogprob
 
-_LEAST_LOGPROB = -9999.0
+LEAST_LOGPROB = -9999.0
 """Stands for −inf, which JSON cannot say (as in OpenAI's API)."""
 
 
@@ -19,9 +19,9 @@ def reported_logprobs(logits: Tensor, token_ids: Sequence[int], top: int) -> lis
     found = token_logprobs(logits, torch.tensor(token_ids, device=logits.device), top)
     return [
         TokenLogprob(
-            logprob=max(logprob, _LEAST_LOGPROB),
+            logprob=max(logprob, LEAST_LOGPROB),
             rank=rank,
-            top=[(token_id, max(value, _LEAST_LOGPROB)) for token_id, value in zip(ids, values, strict=True)],
+            top=[(token_id, max(value, LEAST_LOGPROB)) for token_id, value in zip(ids, values, strict=True)],
         )
         for logprob, rank, ids, values in zip(
             found.logprob.tolist(),

@@ -57,7 +57,9 @@ class _Verification:
         if not tree.is_chain:
             parents = [*range(-1, root), *(root + 1 + parent for parent in tree.parents)]
         places = drawing.along(tree.token_ids, tree.parents)
-        passed = yield Feed([*tail, *tree.token_ids], root, parents, places.rows, places.allowed, divisible=root)
+        passed = yield Feed(
+            [*tail, *tree.token_ids], root, parents, rows=places.rows, allowed=places.allowed, divisible=root
+        )
         assert passed is not None
         began = time.perf_counter()
         verdict = self._judge(passed, places.rows)

@@ -7,9 +7,7 @@ import math
 from engines.vllm.requests import Logprobs
 from protocol.errors import EngineFailure
 from protocol.messages import TokenLogprob, VerifyTimings
-
-_LEAST_LOGPROB = -9999.0
-"""Stands for −inf, which JSON cannot say (as in OpenAI's API)."""
+from target_worker.logprobs import LEAST_LOGPROB
 
 
 def check_drawn(token: int, logprobs: Logprobs) -> None:
@@ -22,9 +20,9 @@ def token_logprob(token: int, logprobs: Logprobs, top: int) -> TokenLogprob:
     """From vLLM's entries for one position, the drawn token's and the `top` likeliest, all of the raw logits."""
     likeliest = sorted((entry.rank, token_id, entry.logprob) for token_id, entry in logprobs.items())
     return TokenLogprob(
-        logprob=max(logprobs[token].logprob, _LEAST_LOGPROB),
+        logprob=max(logprobs[token].logprob, LEAST_LOGPROB),
         rank=logprobs[token].rank,
-        top=[(token_id, max(logprob, _LEAST_LOGPROB)) for _, token_id, logprob in likeliest[:top]],
+        top=[(token_id, max(logprob, LEAST_LOGPROB)) for _, token_id, logprob in likeliest[:top]],
     )
 
 

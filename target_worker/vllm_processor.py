@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engines.sampling.batch import Draws
 from engines.sampling.rows import SamplingRow
-from engines.torch.jobs import Draws
 from engines.vllm.processor import DrawingProcessor
 from protocol.messages import Strategy, TopK
 from target_worker.strategies import STRATEGIES
@@ -39,6 +39,9 @@ class VerifyingProcessor(DrawingProcessor):
         _leave_only(logits, token)
 
     def write_failure(self, logits: Tensor) -> None:
+        # Every token that could be put here may be a right one, and what is told beside it (raw_logprobs) is out of
+        # reach: there is no way to fail this request alone. Places where a grammar permits nothing are refused before
+        # they come here (engines/drawing.py), so that a fault of the machine's or our own is left.
         if not bool(logits.log_softmax(-1).isnan().any()):
             raise RuntimeError("no token could be drawn from usable logits")
         _leave_only(logits, 0)

@@ -10,11 +10,11 @@ import logging
 import math
 import time
 
-from engines.drawing import Drawing
-from engines.sampling.process import GREEDY_TEMPERATURE
+from engines.drawing import Drawing, Places
 from engines.vllm.engine import VllmEngine, all_of
 from engines.vllm.requests import Answer, Place, sampling_params
-from protocol.messages import Sampling, VerifyRequest, VerifyResponse
+from protocol.messages import VerifyRequest, VerifyResponse
+from protocol.target_rounds import edits_logits, is_greedy
 from target_worker.strategies import STRATEGIES
 from target_worker.strategies.verdicts import cut_after_stop
 from target_worker.tree import merge
@@ -22,9 +22,6 @@ from target_worker.vllm_answers import check_drawn, timings_of, token_logprob
 from target_worker.vllm_processor import judging
 
 logger = logging.getLogger(__name__)
-
-_UNCHANGED = Sampling(temperature=0.0, seed=0)
-_CHANGES_LOGITS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens")
 
 
 class Verification:
@@ -47,12 +44,12 @@ class Verification:
     async def response(self) -> VerifyResponse:
         began = time.perf_counter()
         drawing, request = self._drawing, self._request
-        self._places = drawing.along(self._tree.token_ids, self._tree.parents)
+        places = drawing.along(self._tree.token_ids, self._tree.parents)
         # A place where no token may be emitted any more needs no answer, and vLLM would have no room for one.
         wanted = [place for place, tail in enumerate(self._tails) if len(tail) < drawing.room]
-        emitted = await self._by_prompt() if self._one_request_tells() else {}
+        emitted = await self._by_prompt(places) if self._one_request_tells() else {}
         missing = [place for place in wanted if place not in emitted]
-        answers = await all_of([self._ask(place) for place in missing])
+        answers = await all_of([self._ask(places, place) for place in missing])
         for place, answer in zip(missing, answers, strict=True):
             self._answers[place] = answer
             emitted[place] = answer.token_ids[0]
@@ -87,9 +84,9 @@ class Verification:
             timings=timings_of(total, queued, max(len(wanted), self._engine.rows)),
         )
 
-    async def _ask(self, place: int) -> Answer:
+    async def _ask(self, places: Places, place: int) -> Answer:
         """The token at one place."""
-        row, allowed, tail = self._places.rows[place], self._places.allowed, self._tails[place]
+        row, allowed, tail = places.rows[place], places.allowed, self._tails[place]
         drafted = q = None
         if self._strategy.needs_q and len(tail) < len(self._chains[0]):
             drafted = self._chains[0][len(tail)]
@@ -107,24 +104,24 @@ class Verification:
 
     def _one_request_tells(self) -> bool:
         """Whether nothing but the raw logits' order decides, at places of one chain."""
-        sampling = self._request.sampling
         return (
-            sampling.temperature < GREEDY_TEMPERATURE
-            and all(getattr(sampling, name) == getattr(_UNCHANGED, name) for name in _CHANGES_LOGITS)
+            is_greedy(self._request.sampling)
+            and not edits_logits(self._request.sampling)
             and self._request.grammar is None
             and self._request.logprobs is None
             and len(self._chains) == 1
             and len(self._chains[0]) > 0
         )
 
-    async def _by_prompt(self) -> dict[int, int]:
+    async def _by_prompt(self, places: Places) -> dict[int, int]:
         """The likeliest token by place, from one request; places of which it does not tell are left out.
 
-        Of what vLLM had cached it computed no logits: entries up to `num_cached_tokens` are whatever lay in memory.
-        Two tokens of one log-probability may have had different logits, or be told in any order.
+        Of what vLLM had cached it computed no logits: those entries are whatever lay in memory (Answer.computed_after).
+        The last place's token was drawn for certain. Two tokens of one log-probability may have had different logits,
+        or be told in any order.
         """
         ids, chain = self._drawing.ids, self._chains[0][: self._drawing.room - 1]
-        last = Place(self._places.rows[len(chain)], more=judging("deterministic", None, None))
+        last = Place(places.rows[len(chain)], more=judging("deterministic", None, None))
         params = sampling_params(last, prompt_logprobs=2)
         answer = await self._engine.ask([*ids, *chain], params, self._request.cache_salt)
         check_drawn(answer.token_ids[0], answer.logprobs[0])
@@ -132,7 +129,8 @@ class Verification:
         found = {len(chain): answer.token_ids[0]}
         for place in range(len(chain)):
             index = len(ids) + place
-            entries = answer.prompt_logprobs[index] if index > answer.cached_tokens else None
+            computed = answer.computed_after is not None and index > answer.computed_after
+            entries = answer.prompt_logprobs[index] if computed else None
             if not entries:
                 continue
             best = sorted(((entry.logprob, token_id) for token_id, entry in entries.items()), reverse=True)

@@ -148,7 +148,11 @@ class _Drafting:
             )
             start = self._drawing.length + first
             passed = self._count(
-                (yield Feed(token_ids, logits_from, parents + tips, places.rows, places.allowed, start=start))
+                (
+                    yield Feed(
+                        token_ids, logits_from, parents + tips, rows=places.rows, allowed=places.allowed, start=start
+                    )
+                )
             )
             for branch, token_id in zip(growing, passed.drawn.tokens, strict=True):
                 branch.tokens.append(token_id)

@@ -33,9 +33,8 @@ class Drafting:
         began = time.perf_counter()
         candidates: list[Candidate] = []
         if self._depth == 0:
-            await self._told(
-                [], 1, None
-            )  # it only reads the context, and a token is the least that vLLM can be asked for
+            # It only reads the context, and a token is the least that vLLM can be asked for.
+            await self._told([], 1, None)
         else:
             chain = await self._grow([], self._depth, None)
             tokens = [told.token for told in chain]

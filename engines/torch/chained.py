@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engines.sampling.batch import Drawn, Draws
 from engines.sampling.distribution import Distribution
 from engines.torch.chain_buffers import ChainRow
-from engines.torch.jobs import Chains, Drawn, Draws, Passed
+from engines.torch.jobs import Chains, Passed
 from engines.torch.runs import Piece
 
 _NO_LOGITS = torch.empty(0, 0)

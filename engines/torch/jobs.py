@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from engines.sampling.batch import Drawn, DrawRequest, Draws
 from engines.sampling.distribution import Distribution
 from engines.sampling.rows import SamplingRow
 from engines.torch.chain_buffers import ChainRow
@@ -38,25 +39,20 @@ class Chains(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Feed:
+class Feed(DrawRequest):
     """Tokens to feed behind what the job's slot holds, as one chain or, with `parents`, as a tree (see Row).
 
     Logits are wanted for token_ids[logits_from:]. `rows` has one entry for each of them, to draw a token from it, or is
-    empty; `allowed` is what a grammar permits there, a bitmask int32 [rows, W]. With `truncate` tokens come from the
-    likeliest K alone. The loop may feed the first `divisible` tokens, of a tree a chain that ends in the parent of all
-    the rest, over several passes; what follows goes into one. A tree that is not to be committed may hang from `start`,
-    short of what the slot holds; the slot then forgets what it held from there on.
+    empty. The loop may feed the first `divisible` tokens, of a tree a chain that ends in the parent of all the rest,
+    over several passes; what follows goes into one. A tree that is not to be committed may hang from `start`, short of
+    what the slot holds; the slot then forgets what it held from there on.
     """
 
     token_ids: list[int]
     logits_from: int
     parents: list[int] | None = None
-    rows: Sequence[SamplingRow] = ()
-    allowed: Tensor | None = None
     divisible: int = 0
     start: int | None = None
-    top2: bool = False
-    truncate: int | None = None
     chain: int = 0
 
 
@@ -78,23 +74,6 @@ class PassTimings:
     total_ms: float
     rows: int
     sessions: int
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """Draws for a feed's rows. `second` (−1: none) and `gaps` are filled where `top2` was asked for."""
-
-    tokens: list[int]
-    second: list[int] = field(default_factory=list)
-    gaps: list[float] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Draws:
-    """A feed's draws, and on demand the distributions (one a row) that they came from."""
-
-    drawn: Drawn
-    distribution: Callable[[], Distribution]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from engines.sampling.batch import draw_batch
 from engines.torch.chained import Chained, draw_chains, is_chain, is_context, read_contexts, shortened
-from engines.torch.draws import draw_batch
 from engines.torch.jobs import Chains, ModelRunner, Passed
 from engines.torch.plan import Pace
 from engines.torch.runs import Piece, Run

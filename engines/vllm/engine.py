@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -12,15 +11,18 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from engines.errors import ModelError
+from engines.vllm.failures import as_wire_errors
 from engines.vllm.requests import Answer, answer_of
 from engines.vllm.stats import PassStats, stat_logger
-from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotReady, QueueFull
+from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, QueueFull
 
-logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _WATCH_SECONDS = 0.25
 _END_SECONDS = 30.0
+_START_SECONDS = 3600.0
+"""The largest models take many minutes to load and compile. vLLM's own limits are shorter, where they apply."""
+_TRIAL_SECONDS = 600.0
 
 
 class VllmEngine:
@@ -48,11 +50,19 @@ class VllmEngine:
     def start(self, arguments: dict[str, Any]) -> None:
         """Start vLLM with these engine arguments; returns when it can serve. Raises ModelError."""
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._start(arguments), self._loop).result()
+        self.run_now(self._start(arguments), _START_SECONDS)
 
-    def run_now(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine on the engine's loop and wait for it, from a thread that has no event loop."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    def run_now(self, work: Coroutine[Any, Any, T], seconds: float = _TRIAL_SECONDS) -> T:
+        """Run a coroutine on the engine's loop and wait for it, from a thread that has no event loop.
+
+        Raises ModelError where it takes longer: this is for what is done as a worker starts.
+        """
+        running = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return running.result(seconds)
+        except TimeoutError:
+            running.cancel()
+            raise ModelError(f"vLLM did not start: it has not answered for {seconds:g} s") from None
 
     async def run(self, work: Coroutine[Any, Any, T], deadline: float = float("inf")) -> T:
         """A call's coroutine, run on the engine's loop. `deadline` is on time.monotonic's clock.
@@ -75,6 +85,8 @@ class VllmEngine:
             task.append(self._loop.create_task(work))
             self._tasks.add(task[0])
             task[0].add_done_callback(finish)
+            if self._closing:  # since it was let in; nobody may be left to cancel it
+                task[0].cancel()
 
         def finish(done: asyncio.Task[T]) -> None:
             self._tasks.discard(done)
@@ -98,8 +110,8 @@ class VllmEngine:
         return task[0].result()
 
     async def ask(self, ids: list[int], params: Any, salt: str | None = None) -> Answer:
-        """One request's whole answer. On the engine's loop. Raises EngineFailure."""
-        async with self._requests(ids, params, salt) as answers:
+        """One request's whole answer. On the engine's loop. Raises BadRequest, QueueFull and EngineFailure."""
+        async with self.stream(ids, params, salt) as answers:
             found = [answer async for answer in answers]
         if not found:
             raise EngineFailure("vLLM gave no answer")
@@ -109,12 +121,20 @@ class VllmEngine:
     async def stream(
         self, ids: list[int], params: Any, salt: str | None = None
     ) -> AsyncIterator[AsyncIterator[Answer]]:
-        """A request's answers as they come. On the engine's loop; leaving the context frees the request."""
-        async with self._requests(ids, params, salt) as answers:
-            yield answers
+        """A request's answers as they come. On the engine's loop; leaving the context frees the request.
 
-    def disown(self, owner: int) -> None:
-        """Sessions have nothing in vLLM: its prefix cache goes by content."""
+        Raises, as one is waited for, BadRequest, QueueFull and EngineFailure.
+        """
+        prompt: dict[str, Any] = {"prompt_token_ids": ids}
+        if salt is not None:
+            prompt["cache_salt"] = f"salt:{salt}"  # vLLM takes no empty one
+        outputs = self.llm.generate(prompt, params, f"tandem-{next(self._ids)}")
+        self.rows += 1
+        try:
+            yield _answers(outputs, time.perf_counter())
+        finally:
+            self.rows -= 1
+            await outputs.aclose()
 
     def close(self, patience: float) -> None:
         """Give running calls `patience` seconds, end them, and vLLM's processes."""
@@ -128,28 +148,6 @@ class VllmEngine:
             asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(_END_SECONDS)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_END_SECONDS)
-
-    @asynccontextmanager
-    async def _requests(self, ids: list[int], params: Any, salt: str | None) -> AsyncIterator[AsyncIterator[Answer]]:
-        from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
-
-        prompt: dict[str, Any] = {"prompt_token_ids": ids}
-        if salt is not None:
-            prompt["cache_salt"] = f"salt:{salt}"  # vLLM takes no empty one
-        outputs = self.llm.generate(prompt, params, f"tandem-{next(self._ids)}")
-        self.rows += 1
-        try:
-            yield _answers(outputs, time.perf_counter())
-        except EngineDeadError as error:
-            raise EngineFailure("vLLM's engine has died") from error
-        except EngineGenerateError as error:
-            logger.exception("vLLM failed to serve a request")
-            raise EngineFailure("vLLM failed to serve this request") from error
-        except ValueError as error:
-            raise BadRequest(f"vLLM refuses the request: {error}") from error
-        finally:
-            self.rows -= 1
-            await outputs.aclose()
 
     async def _start(self, arguments: dict[str, Any]) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -183,8 +181,9 @@ class VllmEngine:
 
 
 async def _answers(outputs: AsyncGenerator[Any, None], began: float) -> AsyncIterator[Answer]:
-    async for output in outputs:
-        yield answer_of(output, began)
+    with as_wire_errors():
+        async for output in outputs:
+            yield answer_of(output, began)
 
 
 async def all_of(work: list[Coroutine[Any, Any, T]]) -> list[T]:

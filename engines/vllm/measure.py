@@ -1,13 +1,10 @@
-"""What is tried and timed once vLLM has started."""
+"""What is timed once vLLM has started."""
 
 from __future__ import annotations
 
 import time
 from statistics import median
 
-import torch
-
-from engines.errors import ModelError
 from engines.sampling.rows import SamplingRow
 from engines.vllm.engine import VllmEngine, all_of
 from engines.vllm.requests import Place, sampling_params
@@ -17,20 +14,6 @@ _MEASURED_ROWS = (2, 4, 8, 16)
 _PROMPT_TOKENS = 48
 _DECODED = 5
 _REPEATS = 2
-
-
-async def check_draws(engine: VllmEngine, vocabulary: int) -> None:
-    """Raises ModelError where vLLM does not draw what our processor tells it to.
-
-    One token alone is permitted, each time another one: nothing but the processor would draw it, twice in a row.
-    """
-    for token_id in (vocabulary // 3, 2 * vocabulary // 3):
-        allowed = torch.zeros(1, (vocabulary + 31) // 32, dtype=torch.int32)
-        bit = 1 << (token_id % 32)
-        allowed[0, token_id // 32] = bit - 2**32 if bit == 2**31 else bit
-        answer = await engine.ask([0, 1], sampling_params(_place(2, allowed), max_tokens=2))
-        if answer.token_ids != [token_id, token_id]:
-            raise ModelError(f"this vLLM drew {answer.token_ids} where Tandem's logits processor wanted {token_id}")
 
 
 async def measure_step_seconds(
@@ -63,6 +46,5 @@ async def _median(engine: VllmEngine, prompts: list[list[int]], tokens: int) -> 
     return median(times[1:])
 
 
-def _place(position: int, allowed: torch.Tensor | None = None) -> Place:
-    row = SamplingRow(Sampling(temperature=0.0, seed=0), 0, position, [], position)
-    return Place(row, allowed)
+def _place(position: int) -> Place:
+    return Place(SamplingRow(Sampling(temperature=0.0, seed=0), 0, position, [], position))

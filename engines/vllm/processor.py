@@ -18,9 +18,8 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
 
 from engines.history import History
+from engines.sampling.batch import DrawRequest, Draws, draw_batch
 from engines.sampling.rows import SamplingRow
-from engines.torch.draws import draw_batch
-from engines.torch.jobs import Draws, Feed
 from engines.vllm.owner import end_with_owner
 from engines.vllm.requests import EXTRA, sampling_of
 from protocol.errors import EngineFailure
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-class Drawn:
+class OwnRequest:
     """One request as the engine sees it: what its next token is drawn with."""
 
     def __init__(self, asked: dict[str, Any], prompt_ids: list[int], output_ids: list[int]) -> None:
@@ -46,7 +45,7 @@ class Drawn:
         self._prompt_ids = prompt_ids
         self._output_ids = output_ids
 
-    def feed(self) -> Feed:
+    def request(self) -> DrawRequest:
         """What `draw_batch` is to be asked for: one row."""
         output = self._output_ids
         if output and output[-1] < 0:
@@ -60,7 +59,7 @@ class Drawn:
             self.asked["num_prompt_tokens"],
             self._stops,
         )
-        return Feed([], 0, rows=[row], allowed=self._allowed, top2=self.asked["top2"], truncate=self.asked["truncate"])
+        return DrawRequest(rows=[row], allowed=self._allowed, top2=self.asked["top2"], truncate=self.asked["truncate"])
 
 
 class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
@@ -68,7 +67,7 @@ class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         end_with_owner()
-        self._requests: dict[int, Drawn] = {}
+        self._requests: dict[int, OwnRequest] = {}
 
     @property
     def rows(self) -> Collection[int]:
@@ -79,21 +78,20 @@ class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        process_dict_updates(self._requests, batch_update, _drawn)
+        process_dict_updates(self._requests, batch_update, _own_request)
 
     def apply(self, logits: Tensor) -> Tensor:
         places = sorted(self._requests)
         if not places:
             return logits
-        requests = [self._requests[place] for place in places]
-        feeds = [request.feed() for request in requests]
-        answers = draw_batch([(logits[place, None], feed) for place, feed in zip(places, feeds, strict=True)])
-        for place, request, feed, answer in zip(places, requests, feeds, answers, strict=True):
+        requests = [self._requests[place].request() for place in places]
+        answers = draw_batch([(logits[place, None], request) for place, request in zip(places, requests, strict=True)])
+        for place, request, answer in zip(places, requests, answers, strict=True):
             if isinstance(answer, EngineFailure):
                 logger.error("%s", answer.message)
                 self.write_failure(logits[place])
             else:
-                self.write(logits[place], answer, request.asked, feed.rows[0])
+                self.write(logits[place], answer, self._requests[place].asked, request.rows[0])
         return logits
 
     @abstractmethod
@@ -108,8 +106,8 @@ class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
         """
 
 
-def _drawn(params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]) -> Drawn | None:
+def _own_request(params: SamplingParams, prompt_ids: list[int] | None, output_ids: list[int]) -> OwnRequest | None:
     asked = (params.extra_args or {}).get(EXTRA)
     if asked is None or prompt_ids is None:
         return None
-    return Drawn(asked, prompt_ids, output_ids)
+    return OwnRequest(asked, prompt_ids, output_ids)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from engines.sampling.rows import SamplingRow
+from engines.vllm.versions import counts_cached_anew
 from protocol.messages import Sampling
 from protocol.target_rounds import is_greedy
 
@@ -33,7 +34,7 @@ Logprobs = dict[int, Any]
 class Place:
     """Where one request draws: the first token's row, and what a grammar permits there (bitmask int32 [1, W]).
 
-    `top2` and `truncate` as in engines.torch.jobs.Feed; `more` is for the worker's own processor.
+    `top2` and `truncate` as in engines.sampling.batch.DrawRequest; `more` is for the worker's own processor.
     """
 
     row: SamplingRow
@@ -130,13 +131,16 @@ def drafted_params(
 class Answer:
     """One request's outcome. `logprobs` has an entry a token; `prompt_logprobs` one for each of the prompt's.
 
-    `cached_tokens`: of the prompt, how many were not computed again. Seconds: waiting to be scheduled, and in all.
+    `cached_tokens`: of the prompt, how many were not computed again. `computed_after`: entries of `prompt_logprobs` at
+    greater indices were computed for this request, the others may be memory that was never written; None: nothing is
+    known of any. Seconds: waiting to be scheduled, and in all.
     """
 
     token_ids: list[int]
     logprobs: list[Logprobs]
     prompt_logprobs: list[Logprobs | None]
     cached_tokens: int
+    computed_after: int | None
     queue_seconds: float
     total_seconds: float
 
@@ -153,6 +157,19 @@ def answer_of(output: Any, began: float) -> Answer:
         list(completion.logprobs or []),
         list(output.prompt_logprobs or []),
         output.num_cached_tokens or 0,
+        _computed_after(output),
         waited,
         time.perf_counter() - began,
     )
+
+
+def _computed_after(output: Any) -> int | None:
+    """See Answer. A request that was preempted may go on from blocks that another one has computed meanwhile.
+
+    vLLM then keeps the number of cached tokens that it counted before (0.32), and tells of the preemption. 0.24 does
+    not tell, but counts them anew each time. Of a version that neither tells nor is known to do so nothing is trusted.
+    """
+    preemptions = getattr(output.metrics, "num_preemptions", None)
+    if preemptions is None and counts_cached_anew():
+        preemptions = 0
+    return output.num_cached_tokens if preemptions == 0 else None

@@ -17,8 +17,9 @@ from engines.grammar.service import Grammars
 from engines.models import ModelFiles, resolve_model
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.vllm.arguments import engine_arguments, prepare_environment
+from engines.vllm.draw_check import check_draws
 from engines.vllm.engine import VllmEngine
-from engines.vllm.measure import check_draws, measure_step_seconds
+from engines.vllm.measure import measure_step_seconds
 from engines.vllm.owner import announce_owner
 from engines.vllm.versions import check_installed
 from protocol.messages import Capabilities, ModelInfo, StepTime, TokenizerInfo
@@ -67,7 +68,7 @@ def load_model(
     "module:Class", or none of them and a `speculative_config`; then `started` installs the processor in the running
     engine, and says what the engine can do. Raises ModelError.
     """
-    found = check_installed()
+    version = check_installed()
     from vllm.platforms import current_platform
 
     is_cpu = current_platform.is_cpu()
@@ -75,70 +76,57 @@ def load_model(
     files = resolve_model(config.model, allow_pickle_weights=config.allow_pickle_weights, progress=progress)
     described = _config(files)
     tokenizer = load_tokenizer(files)
+    stops = stop_token_ids(tokenizer, described, _generation_config(files))
     arguments = engine_arguments(config, files, _longest_context(described), is_cpu, ours)
     prepare_environment(is_cpu)
     announce_owner()
-    progress(f"starting vLLM {found} with {files.id}")
+    progress(f"starting vLLM {version} with {files.id}")
     engine = VllmEngine(config.max_queue, on_pass, on_death)
     try:
         engine.start(arguments)
         if started is not None:
             capabilities = started(engine, capabilities)
-        return _finish(engine, config, role, capabilities, files, described, tokenizer, arguments, found, progress)
+        settings = engine.llm.vllm_config.model_config
+        vocabulary, context_length = settings.get_vocab_size(), settings.max_model_len
+        draws = bool(arguments.get("logits_processors") or arguments.get("speculative_config"))
+        if draws:
+            progress(f"checking vLLM's draws with {files.id}")
+            engine.run_now(check_draws(engine, vocabulary))
+        progress(f"measuring {files.id}")
+        step_seconds = engine.run_now(measure_step_seconds(engine, vocabulary, context_length, draws))
+        told = tokenizer_info(files, tokenizer, stop_ids=stops, logits_size=vocabulary, context_length=context_length)
+        progress(f"preparing grammars for {files.id}")
+        grammars = Grammars.of_tokenizer(told.tokenizer_json, vocabulary, stops) if draws else Grammars()
+        dtype = str(settings.dtype).removeprefix("torch.")
+        info = ModelInfo(
+            role=role,
+            id=files.id,
+            engine="vllm",
+            dtype=dtype,
+            device=_device_name(),
+            vocabulary=told.vocabulary,
+            special_token_ids=special_token_ids(tokenizer),
+            stop_token_ids=stops,
+            context_length=context_length,
+            max_sessions=engine.max_sequences,
+            fingerprint=_fingerprint(config, files, version, dtype),
+            capabilities=capabilities.model_copy(update={"grammar_types": grammars.types}),
+            step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
+        )
     except BaseException:
         engine.close(0.0)
         raise
-
-
-def _finish(
-    engine: VllmEngine,
-    config: WorkerConfig,
-    role: Literal["draft", "target"],
-    capabilities: Capabilities,
-    files: ModelFiles,
-    described: Any,
-    tokenizer: Any,
-    arguments: Mapping[str, Any],
-    version: str,
-    progress: Callable[[str], None],
-) -> VllmModel:
-    settings = engine.llm.vllm_config
-    vocabulary = settings.model_config.get_vocab_size()
-    context_length = settings.model_config.max_model_len
-    draws = bool(arguments.get("logits_processors") or arguments.get("speculative_config"))
-    if draws:
-        progress(f"checking vLLM's draws with {files.id}")
-        engine.run_now(check_draws(engine, vocabulary))
-    progress(f"measuring {files.id}")
-    step_seconds = engine.run_now(measure_step_seconds(engine, vocabulary, context_length, draws))
-    stops = stop_token_ids(tokenizer, described, _generation_config(files))
-    told = tokenizer_info(files, tokenizer, stop_ids=stops, logits_size=vocabulary, context_length=context_length)
-    progress(f"preparing grammars for {files.id}")
-    grammars = Grammars.of_tokenizer(told.tokenizer_json, vocabulary, stops) if draws else Grammars()
-    dtype = str(settings.model_config.dtype).removeprefix("torch.")
-    device = _device_name()
-    info = ModelInfo(
-        role=role,
-        id=files.id,
-        engine="vllm",
-        dtype=dtype,
-        device=device,
-        vocabulary=told.vocabulary,
-        special_token_ids=special_token_ids(tokenizer),
-        stop_token_ids=stops,
-        context_length=context_length,
-        max_sessions=engine.max_sequences,
-        fingerprint=fingerprint(
-            files.folder,
-            engine=f"vllm-{version} torch-{torch.__version__}",
-            dtype=dtype,
-            device=device,
-            numerics=f"{torch.get_num_threads()} threads {sorted(config.vllm_args.items(), key=str)}",
-        ),
-        capabilities=capabilities.model_copy(update={"grammar_types": grammars.types}),
-        step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
-    )
     return VllmModel(engine, info, told, grammars)
+
+
+def _fingerprint(config: WorkerConfig, files: ModelFiles, version: str, dtype: str) -> str:
+    return fingerprint(
+        files.folder,
+        engine=f"vllm-{version} torch-{torch.__version__}",
+        dtype=dtype,
+        device=_device_name(),
+        numerics=f"{torch.get_num_threads()} threads {sorted(config.vllm_args.items(), key=str)}",
+    )
 
 
 def _config(files: ModelFiles) -> Any:

