@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocol.messages import Grammar, Sampling
+from protocol.temperature import GREEDY_TEMPERATURE
 
-GREEDY_TEMPERATURE = 1e-5
 _EDITS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens")
 
 

@@ -13,9 +13,10 @@ from torch import Tensor
 from engines.sampling.distribution import Distribution
 from engines.sampling.draw import draw, draw_top2
 from engines.sampling.errors import UnusableLogits
-from engines.sampling.process import GREEDY_TEMPERATURE, process
+from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
 from protocol.errors import EngineFailure
+from protocol.temperature import GREEDY_TEMPERATURE
 
 logger = logging.getLogger(__name__)
 

@@ -19,9 +19,7 @@ from engines.sampling.edits import edit_logits
 from engines.sampling.errors import NanLogits, NoTokenLeft
 from engines.sampling.ranking import lowest_best
 from engines.sampling.rows import SamplingRow
-
-GREEDY_TEMPERATURE = 1e-5
-"""Below this a row is greedy: one token, the lowest id among the likeliest."""
+from protocol.temperature import GREEDY_TEMPERATURE
 
 Way = Literal["greedy", "whole", "cut"]
 """How a row is drawn: its likeliest token; from all tokens; from those that cuts leave."""

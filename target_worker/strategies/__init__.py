@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from engines.sampling.process import GREEDY_TEMPERATURE
 from protocol.errors import Unsupported
 from protocol.messages import MAX_CANDIDATES, Candidate
 from protocol.messages import Strategy as StrategyName
+from protocol.temperature import GREEDY_TEMPERATURE
 from target_worker.strategies import deterministic, greedy, probabilistic, threshold
 from target_worker.strategies.drafts import Drafts, Outcome, Target
 
