@@ -31,7 +31,7 @@ class Engine:
         logprobs = {5: SimpleNamespace(logprob=-0.1, rank=1)}
 
         async def answers() -> AsyncIterator[Answer]:
-            yield Answer([5], [logprobs], [], 0, 0.0, 0.1)
+            yield Answer([5], [logprobs], [], 0, None, 0.0, 0.1)
 
         yield answers()
 
