@@ -86,7 +86,8 @@ REFUSED: list[tuple[GrammarType, Any, str]] = [
     ("json_schema", _nested(80), "nested deeper"),
     ("json_schema", {"$ref": "http://example.com/schema"}, r"\$\.\$ref must point into this schema"),
     ("json_schema", {"$ref": "#/$defs/none"}, "does not exist"),
-    ("json_schema", {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "matches no text"),
+    # The first words are ours, the others xgrammar's from 0.2.9 on.
+    ("json_schema", {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "matches no text|Circular"),
     ("json_schema", {"type": "strange"}, r"\$\.type"),
     ("json_schema", {"type": "object", "properties": {"a": {"not": {}}}}, r"\$\.properties\.a uses not"),
     ("json_schema", {"type": "array", "uniqueItems": True}, "uniqueItems"),
