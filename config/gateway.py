@@ -25,7 +25,9 @@ class GatewayConfig(BaseModel):
         default=["http://127.0.0.1:8001"], max_length=64, description="addresses of draft workers; none: plain decoding"
     )
     draft_pools: dict[str, list[str]] = Field(
-        default={}, max_length=64, description="further drafters by name: addresses that `draft_model` picks"
+        default={},
+        max_length=64,
+        description='further drafters by name, {"small": ["http://host:8011"]}: addresses that `draft_model` picks',
     )
     worker_token: SecretStr | None = Field(default=None, description="sent to the workers as a bearer token")
     worker_ca_file: Path | None = Field(default=None, description="certificates that vouch for https workers")

@@ -9,6 +9,8 @@ from rich.table import Table
 from tandem.findings import PromptResult, Report
 from tandem.payoff import Verdict
 
+_UNSTEADY = 1.25
+"""Beyond this ratio of what was expected and what was measured, times were not those of one and the same machine."""
 _MARKS = {True: "[green]✓[/]", False: "[red]✗[/]", None: "–"}
 
 
@@ -37,9 +39,16 @@ def verdict_line(result: PromptResult, verdict: Verdict) -> str:
     else:
         line = f"{result.kind}: speculation will not pay here, because " + "; ".join(verdict.reasons)
         line += f" ({verdict.speed_up:.2f}× expected{measured})"
-    if verdict.best_speed_up > max(1.0, verdict.speed_up * 1.05):
+    if result.speed_up and _disagree(result.speed_up, verdict.speed_up):
+        line += "; these contradict each other: something else kept the machines busy, measure again"
+    elif verdict.best_speed_up > max(1.0, verdict.speed_up * 1.05):
         line += f"; γ {verdict.best_draft_tokens} would give {verdict.best_speed_up:.2f}×"
     return line
+
+
+def _disagree(measured: float, expected: float) -> bool:
+    """Whether one says that speculation pays and the other that it does not, by more than times vary anyhow."""
+    return (measured > 1) != (expected > 1) and max(measured, expected) > _UNSTEADY * min(measured, expected)
 
 
 def _checks(report: Report) -> Table:

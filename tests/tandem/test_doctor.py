@@ -15,8 +15,9 @@ from pydantic import SecretStr
 from config.roles import ServeSettings
 from server.fleet import Fleet
 from tandem.doctor import run_doctor
-from tandem.doctor_report import print_report
+from tandem.doctor_report import print_report, verdict_line
 from tandem.findings import PromptResult, Report
+from tandem.payoff import Costs, Yield, judge
 
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens there
 
@@ -177,6 +178,20 @@ def test_the_report_for_people(setup: Setup, capsys: pytest.CaptureFixture[str])
     assert code == 0
     assert "round trip to the target" in said
     assert "chat: speculation will not pay here, because the draft is too slow" in said
+
+
+@pytest.mark.parametrize(
+    ("acceptance", "measured", "contradicted"),
+    [(0.9, 1.85, False), (0.9, 0.9, True), (0.05, 1.85, True), (0.35, 1.01, False), (0.05, 0.0, False)],
+)
+def test_a_verdict_that_the_measured_times_contradict_says_so(
+    acceptance: float, measured: float, contradicted: bool
+) -> None:
+    costs = Costs(((1, 30.0), (6, 40.0)), 1.0, 1.0, 1.0, 1.0)
+    verdict = judge(costs, Yield(acceptance), 5)
+    assert verdict.pays == (acceptance == 0.9)
+    line = verdict_line(PromptResult("chat", 10.0, 10.0 * measured, 0.5, 2.0, 1.0, True), verdict)
+    assert ("contradict each other" in line) == contradicted
 
 
 def test_the_tables_headers_fit_a_terminal_of_80_columns(
