@@ -1,10 +1,14 @@
 """Before any test imports torch: numerics that let tests compare bits, threads for a small machine. And an order."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from engines.torch.environment import prepare_environment
 
 prepare_environment(threads=2, batch_invariant=True)
+# How long an example takes says how busy the machine is, and nothing of the code.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 _FIRST = ["test_faults.py", "test_equality.py", "test_sdk.py", "test_schemas.py", "test_soak.py", "test_secrets.py"]
 """Of tests/real, the longest first: what is shorter fills up the other side. Those on one set of processes follow
