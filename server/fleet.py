@@ -126,7 +126,7 @@ class Fleet:
             gateway_drives = not driven and "gateway" in info.capabilities.rounds
             if drafters is not None and gateway_drives and info.vocabulary is not None:
                 target.require(lambda info: "gateway" in info.capabilities.rounds)
-                lookup = _LOOKUP if self._draft_model(request.speculation) == _LOOKUP else None
+                lookup = _LOOKUP if self._draft_model(request.speculation.draft_model) == _LOOKUP else None
                 drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call, lookup)
                 speculating = Speculating(
                     drafts=drafts,
@@ -175,7 +175,7 @@ class Fleet:
 
     def _pool(self, draft_model: str | None) -> Pool | None:
         """The drafters behind the name that a request gives (None: it gives none); None where no drafter has it."""
-        name = draft_model or self._config.draft_model
+        name = self._draft_model(draft_model)
         pool = self._pools.get(name)
         if pool is not None:
             return pool
@@ -186,14 +186,14 @@ class Fleet:
             return Pool(workers)
         return self._pools[None] if name == _LOOKUP else None
 
-    def _draft_model(self, speculation: Speculation) -> str | None:
-        return speculation.draft_model or self._config.draft_model
+    def _draft_model(self, asked: str | None) -> str | None:
+        return asked or self._config.draft_model
 
     def _planner(self, request: GenerationRequest, drafters: Pool, target: ModelInfo) -> Planner:
         speculation = request.speculation
         if not speculation.adaptive:
             return FixedPlanner(speculation.draft_tokens, speculation.num_candidates)
-        name = self._draft_model(speculation)
+        name = self._draft_model(speculation.draft_model)
         if name is None:
             name = next((worker.info.id for worker in drafters if worker.info is not None), "")
         # A predicted output is another drafter than the one that fills in for it.

@@ -145,13 +145,20 @@ def test_a_cancelled_call_ends_its_work_first(engine: Engine) -> None:
     check()
 
 
+async def let_in(engine: Engine, work: Work) -> tuple[threading.Event, asyncio.Task[str]]:
+    """A call that the engine's loop, kept busy until the event is set, has not come to yet."""
+    busy = threading.Event()
+    engine._loop.call_soon_threadsafe(busy.wait, 20)
+    call = asyncio.create_task(engine.run(work()))
+    await pause()
+    return busy, call
+
+
 def test_what_is_cancelled_before_the_engines_loop_comes_to_it_never_begins(engine: Engine) -> None:
     @async_test
     async def check() -> None:
-        busy, work = threading.Event(), Work()
-        engine._loop.call_soon_threadsafe(busy.wait, 20)
-        call = asyncio.create_task(engine.run(work()))
-        await pause()
+        work = Work()
+        busy, call = await let_in(engine, work)
         call.cancel()
         await pause()
         assert not call.done(), "it waits until it is known that nothing will run"
@@ -187,10 +194,8 @@ def test_shutting_down_ends_running_calls_and_refuses_others(engine: Engine) -> 
 def test_a_call_let_in_just_before_the_shutdown_ends_too(engine: Engine) -> None:
     @async_test
     async def check() -> None:
-        busy, work = threading.Event(), Work()
-        engine._loop.call_soon_threadsafe(busy.wait, 20)
-        call = asyncio.create_task(engine.run(work()))
-        await pause()
+        work = Work()
+        busy, call = await let_in(engine, work)
         engine._closing = True  # as close() begins
         busy.set()
         with pytest.raises(NotReady, match="shutting down"):
