@@ -84,7 +84,7 @@ def _passes(runner: Runner, ids: list[int], rows: int) -> Tensor:
     """Logits [POSITIONS, V] after each of the text's ids behind the context, in passes of so many rows."""
     import torch
 
-    from engines.torch.rows import Row
+    from engines.runtime.rows import Row
 
     runner.forward([Row(0, 0, ids[:CONTEXT], logits_from=CONTEXT)])
     starts = range(CONTEXT, CONTEXT + POSITIONS, rows)
@@ -96,7 +96,7 @@ def _beside(runner: Runner, ids: list[int]) -> Tensor:
     """One token at a time, in a batch with seven sessions that are at other places of the text."""
     import torch
 
-    from engines.torch.rows import Row
+    from engines.runtime.rows import Row
 
     shift = 16
     for slot in range(8):
@@ -135,7 +135,7 @@ def _draw(logits: Tensor, ids: list[int], seeds: int) -> Tensor:
 
 
 def _seconds(runner: Runner, ids: list[int], rows: int) -> float:
-    from engines.torch.rows import Row
+    from engines.runtime.rows import Row
 
     runner.forward([Row(0, 0, ids[:CONTEXT], logits_from=CONTEXT)])
     taken = []

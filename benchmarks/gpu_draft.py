@@ -24,17 +24,17 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from draft_worker.drafters.model import draft_job
+from draft_worker.runtime.draft import draft_job
 from engines.drawing import Limits
+from engines.runtime.jobs import ChainRow
+from engines.runtime.loop import EngineLoop
+from engines.runtime.slots import SlotCache
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
-from engines.torch.chain_buffers import ChainRow
 from engines.torch.chains import ChainRunner
 from engines.torch.fused_linear import fuse_siblings
-from engines.torch.loop import EngineLoop
 from engines.torch.runner import Row, Runner
-from engines.torch.slots import SlotCache
 from protocol.hashing import PrefixHashes
 from protocol.messages import DraftRequest, Sampling
 

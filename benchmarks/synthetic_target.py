@@ -19,7 +19,7 @@ _set_up = services._set_up_worker
 
 def _set_up_measured(settings: Any) -> None:
     _set_up(settings)
-    from target_worker.vllm_drafting import Drafting  # imports torch, which must find its environment set up
+    from target_worker.vllm.drafting import Drafting  # imports torch, which must find its environment set up
 
     arguments = Drafting.arguments
 

@@ -93,9 +93,9 @@ def _load(
 ) -> DraftEngine:
     if config.engine == "vllm":
         check_installed()
-        from draft_worker import vllm_engine
+        from draft_worker.vllm import engine as vllm_engine
 
         return vllm_engine.load_drafter(config, metrics, progress, on_death)
-    from draft_worker import torch_engine
+    from draft_worker.runtime import engine as torch_engine
 
     return torch_engine.load_drafter(config, metrics, progress)

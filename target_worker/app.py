@@ -111,9 +111,9 @@ def _load(
 ) -> TargetEngine:
     if config.engine == "vllm":
         check_installed()
-        from target_worker import vllm_engine
+        from target_worker.vllm import engine as vllm_engine
 
         return vllm_engine.load_target(config, metrics, progress, on_death)
-    from target_worker import torch_engine
+    from target_worker.runtime import engine as torch_engine
 
     return torch_engine.load_target(config, metrics, progress)

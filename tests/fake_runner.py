@@ -10,7 +10,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from engines.torch.rows import Row
+from engines.runtime.rows import Row
 
 VOCABULARY = 32
 

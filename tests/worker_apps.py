@@ -14,11 +14,11 @@ from torch import Tensor
 
 from config.workers import DraftWorkerConfig, TargetWorkerConfig, WorkerConfig
 from draft_worker.app import create_app as create_draft_app
-from draft_worker.torch_engine import TorchDrafter
-from engines.torch.engine import TorchEngine
-from engines.torch.loop import EngineLoop
-from engines.torch.passes import PassReport
-from engines.torch.slots import SlotCache
+from draft_worker.runtime.engine import TorchDrafter
+from engines.runtime.engine import TorchEngine
+from engines.runtime.loop import EngineLoop
+from engines.runtime.passes import PassReport
+from engines.runtime.slots import SlotCache
 from protocol.messages import (
     MAX_DRAFT_TOKENS,
     MAX_LOGPROBS,
@@ -29,8 +29,8 @@ from protocol.messages import (
     Vocabulary,
 )
 from target_worker.app import create_app as create_target_app
+from target_worker.runtime.engine import TorchTarget
 from target_worker.strategies import STRATEGIES
-from target_worker.torch_engine import TorchTarget
 from tests.fake_runner import VOCABULARY, FakeRunner, hash_logits
 from tests.wire import pause, request
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engines.runtime.rows import Row, depths, paths
 from engines.torch.attention import RaggedPass, Segment, causal_mask
 from engines.torch.kv_cache import KeyValueCache
-from engines.torch.rows import Row, depths, paths
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from transformers import activations
 
 from engines.errors import BatchInvarianceError
-from engines.torch.rows import Row
+from engines.runtime.rows import Row
 from engines.torch.runner import Runner
 
 _LARGE_LAYER = 32_000_000

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from engines.sampling.rows import SamplingRow
+from engines.runtime.jobs import ChainRow
 from engines.sampling.static import StaticRows, describe
-from engines.torch.rows import Row
 
 _ROW_FIELDS = 3
 _SEQUENCE_FIELDS = 8
 _REAL_FIELDS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ChainRow:
-    """`row` is a chain with logits for its last token, after which `count` tokens are to be drawn, as `sampling` says
-    for the first of them."""
-
-    row: Row
-    sampling: SamplingRow
-    count: int
 
 
 class ChainBuffers:

@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from engines.runtime.jobs import ChainRow
+from engines.runtime.rows import Row
 from engines.sampling.edits import is_edited
 from engines.sampling.process import Way, way_of
 from engines.sampling.rows import SamplingRow
 from engines.sampling.static import WAYS
 from engines.torch.attention import PASS_ARGUMENT
-from engines.torch.chain_buffers import ChainBuffers, ChainRow
+from engines.torch.chain_buffers import ChainBuffers
 from engines.torch.graphs import GraphPool
-from engines.torch.rows import Row
 from engines.torch.runner import Runner
 from engines.torch.slot_attention import StaticPass
 
@@ -68,7 +69,7 @@ class ChainRunner:
         """Feed chains of tokens, of which no logits are wanted, in as many static passes as that takes.
 
         A prompt's ordinary pass is thousands of launches, each of which waits its turn where another process keeps the
-        GPU busy; this is a few. Raises ValueError where a row does not fit (engines.torch.rows.check_rows).
+        GPU busy; this is a few. Raises ValueError where a row does not fit (engines.runtime.rows.check_rows).
         """
         self._runner.check(rows)
         tokens = [token for row in rows for token in row.token_ids]
@@ -90,7 +91,7 @@ class ChainRunner:
         slots hold, behind what `row` fed, keys and values for all tokens of the answer but the last.
 
         Raises:
-            ValueError: where a row does not fit (engines.torch.rows.check_rows).
+            ValueError: where a row does not fit (engines.runtime.rows.check_rows).
         """
         self._runner.check([chain.row for chain in chains])
         found: list[list[int]] = []

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from engines.runtime.rows import Row, check_path, check_rows
 from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
 from engines.torch.kv_cache import CacheShape, KeyValueCache
-from engines.torch.rows import Row, check_path, check_rows
 
 __all__ = ["Row", "Runner"]
 
@@ -61,7 +61,7 @@ class Runner:
         Returns, for each row, float32 logits [len(token_ids) - logits_from, vocab_size] on the model's device.
 
         Raises:
-            ValueError: where a row does not fit (engines.torch.rows.check_rows).
+            ValueError: where a row does not fit (engines.runtime.rows.check_rows).
         """
         self.check(rows)
         self._latest = None
@@ -74,7 +74,7 @@ class Runner:
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
 
     def check(self, rows: Sequence[Row]) -> None:
-        """Raises ValueError where a row does not fit (engines.torch.rows.check_rows)."""
+        """Raises ValueError where a row does not fit (engines.runtime.rows.check_rows)."""
         check_rows(rows, self.num_slots, self.slot_length, self._num_ids)
 
     @torch.inference_mode()

@@ -13,14 +13,14 @@ from config.workers import WorkerConfig
 from engines.errors import ModelError
 from engines.grammar.service import Grammars
 from engines.models import ModelFiles, resolve_model
+from engines.runtime.engine import TorchEngine
+from engines.runtime.loop import EngineLoop
+from engines.runtime.passes import PassReport
+from engines.runtime.slots import SlotCache
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.torch.chains import ChainRunner
-from engines.torch.engine import TorchEngine
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loader import load_runner, runner_fingerprint
-from engines.torch.loop import EngineLoop
-from engines.torch.passes import PassReport
-from engines.torch.slots import SlotCache
 from engines.torch.support import context_length
 from protocol.messages import Capabilities, ModelInfo, StepTime
 

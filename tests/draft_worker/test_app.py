@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from draft_worker import torch_engine
-from draft_worker.drafters.model import draft_job
 from draft_worker.engine import Draft
-from engines.torch.jobs import Job
+from draft_worker.runtime import engine as torch_engine
+from draft_worker.runtime.draft import draft_job
+from engines.runtime.jobs import Job
 from protocol.errors import ErrorBody
 from protocol.messages import ModelInfo
 from tests.wire import async_test, request

@@ -12,9 +12,9 @@ import pytest
 
 from config.workers import DraftWorkerConfig
 from draft_worker.app import create_app
-from engines.torch.chain_buffers import ChainRow
+from engines.runtime.jobs import ChainRow
+from engines.runtime.rows import Row
 from engines.torch.chains import ChainRunner
-from engines.torch.rows import Row
 from tests.tiny_models import make_tiny_model
 from tests.wire import request
 from tests.worker_apps import running

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from draft_worker.vllm_rows import read, write, write_failure
+from draft_worker.vllm.rows import read, write, write_failure
 from engines.sampling.batch import DrawRequest, Draws, draw_batch
 from engines.sampling.rows import SamplingRow
 from protocol.errors import EngineFailure

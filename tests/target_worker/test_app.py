@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from config.workers import TargetWorkerConfig
-from engines.torch.jobs import Job
+from engines.runtime.jobs import Job
 from protocol.errors import ErrorBody
 from protocol.messages import ModelInfo, TokenizerInfo, VerifyResponse
-from target_worker import torch_engine
 from target_worker.app import create_app
-from target_worker.verify import verify_job
+from target_worker.runtime import engine as torch_engine
+from target_worker.runtime.verify import verify_job
 from tests.fake_runner import FakeRunner, hash_logits
 from tests.wire import async_test, pause, request
 from tests.worker_apps import Target, running, target

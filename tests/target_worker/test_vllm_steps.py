@@ -16,7 +16,7 @@ from engines.vllm.proposer.bound import Bound
 from engines.vllm.reports import Reports
 from engines.vllm.requests import Answer
 from protocol.messages import GenerateRequest, VerifyResponse
-from target_worker.vllm_generate import Decoding, accepted_of, steps
+from target_worker.vllm.generate import Decoding, accepted_of, steps
 from tests.wire import async_test, request
 
 

@@ -9,7 +9,7 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate
 
 from engines.vllm.requests import Answer
-from target_worker.vllm_processor import VerifyingProcessor
+from target_worker.vllm.processor import VerifyingProcessor
 
 VOCABULARY = 300
 

@@ -16,7 +16,7 @@ from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
 from engines.vllm.requests import Place, sampling_params
 from protocol.messages import Sampling
-from target_worker.vllm_processor import VerifyingProcessor
+from target_worker.vllm.processor import VerifyingProcessor
 from tests.vllm.one_row import logits_after, processor
 
 SWAP, MOVE = MoveDirectionality.SWAP, MoveDirectionality.UNIDIRECTIONAL
@@ -25,7 +25,7 @@ SWAP, MOVE = MoveDirectionality.SWAP, MoveDirectionality.UNIDIRECTIONAL
 @pytest.mark.parametrize("values", [[math.nan, 1.0], [math.inf, 1.0], [-math.inf, -math.inf]])
 def test_unusable_logits_show_in_vllms_own_log_probabilities(values: list[float]) -> None:
     row = torch.tensor(values)
-    assert row.log_softmax(-1).isnan().all()  # what the worker sees, and refuses (vllm_answers.check_drawn)
+    assert row.log_softmax(-1).isnan().all()  # what the worker sees, and refuses (target_worker/vllm/answers.py)
     VerifyingProcessor.write_failure(VerifyingProcessor.__new__(VerifyingProcessor), row)
     assert int(row.argmax()) == 0
 

@@ -19,7 +19,7 @@ from config.workers import TargetWorkerConfig
 from protocol.errors import StaleRound
 from tandem.connection import Connection
 from target_worker.app import create_app
-from target_worker.torch_engine import TorchTarget
+from target_worker.runtime.engine import TorchTarget
 from tests.fake_runner import FakeRunner
 from tests.wire import async_test, pause, request
 from tests.worker_apps import fake_engine

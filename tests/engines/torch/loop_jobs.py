@@ -7,11 +7,11 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from engines.runtime.jobs import Feed, Job, Seat, Steps
+from engines.runtime.loop import EngineLoop
+from engines.runtime.rows import Row
+from engines.runtime.slots import SlotCache
 from engines.sampling.rows import SamplingRow
-from engines.torch.jobs import Feed, Job, Seat, Steps
-from engines.torch.loop import EngineLoop
-from engines.torch.rows import Row
-from engines.torch.slots import SlotCache
 from protocol.messages import Sampling
 from tests.fake_runner import FakeRunner, hash_logits
 from tests.wire import pause

@@ -6,10 +6,10 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from engines.runtime.jobs import ChainRow
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
-from engines.torch.chain_buffers import ChainRow
 from engines.torch.chains import MAX_TAIL, ChainRunner
 from engines.torch.runner import Row, Runner
 from protocol.messages import Sampling

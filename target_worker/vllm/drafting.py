@@ -14,7 +14,7 @@ from engines.vllm.proposer.options import PREFIX, SECTION
 from engines.vllm.reports import Reports
 from protocol.messages import Capabilities, GenerateRequest
 from protocol.target_rounds import is_greedy, may_be_drafted_for
-from target_worker.vllm_processor import CLASS
+from target_worker.vllm.processor import CLASS
 
 logger = logging.getLogger(__name__)
 

@@ -8,11 +8,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from engines.runtime.jobs import ChainRow, Chains, Passed
+from engines.runtime.runs import Piece
 from engines.sampling.batch import Drawn, Draws
 from engines.sampling.distribution import Distribution
-from engines.torch.chain_buffers import ChainRow
-from engines.torch.jobs import Chains, Passed
-from engines.torch.runs import Piece
 
 _NO_LOGITS = torch.empty(0, 0)
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 from engines.channel import Channel
 from engines.drawing import Drawing, Limits
-from engines.torch.jobs import Feed, Job, Seat, Steps, Wait
+from engines.runtime.jobs import Feed, Job, Seat, Steps, Wait
 from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.logprobs import reported_logprobs
+from target_worker.runtime.verify import timings
 from target_worker.strategies.verdicts import cut_after_stop
-from target_worker.verify import timings
 
 if TYPE_CHECKING:
     from engines.grammar.state import GrammarState

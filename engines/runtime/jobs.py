@@ -8,14 +8,23 @@ from typing import Generic, Protocol, TypeVar
 
 from torch import Tensor
 
+from engines.runtime.rows import Row
+from engines.runtime.slots import Slot
 from engines.sampling.batch import Drawn, DrawRequest, Draws
 from engines.sampling.distribution import Distribution
 from engines.sampling.rows import SamplingRow
-from engines.torch.chain_buffers import ChainRow
-from engines.torch.rows import Row
-from engines.torch.slots import Slot
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class ChainRow:
+    """`row` is a chain with logits for its last token, after which `count` tokens are to be drawn, as `sampling` says
+    for the first of them."""
+
+    row: Row
+    sampling: SamplingRow
+    count: int
 
 
 class ModelRunner(Protocol):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from config.workers import DraftWorkerConfig
-from draft_worker.drafters.model import draft_job
 from draft_worker.engine import Draft
 from draft_worker.metrics import DraftMetrics
-from engines.torch.engine import TorchEngine
-from engines.torch.passes import PassReport
+from draft_worker.runtime.draft import draft_job
+from engines.runtime.engine import TorchEngine
+from engines.runtime.passes import PassReport
 from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Capabilities, DraftRequest, Sampling
 from worker.metrics import Reading
 

@@ -1,4 +1,4 @@
-"""Drafts from a model on vLLM, drawn with the target's own noise; candidates as in draft_worker/drafters/model.py."""
+"""Drafts from a model on vLLM, drawn with the target's own noise; candidates as in draft_worker/runtime/draft.py."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import time
 
 from draft_worker.engine import Draft
-from draft_worker.vllm_rows import Told, read
+from draft_worker.vllm.rows import Told, read
 from engines.drawing import Drawing
 from engines.vllm.engine import VllmEngine, all_of
 from engines.vllm.requests import Answer, Place, sampling_params

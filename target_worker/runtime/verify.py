@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from engines.drawing import Drawing, Limits
+from engines.runtime.jobs import Feed, Job, Passed, PassTimings, Seat, Steps
 from engines.sampling.rows import SamplingRow
-from engines.torch.jobs import Feed, Job, Passed, PassTimings, Seat, Steps
 from protocol.messages import VerifyRequest, VerifyResponse, VerifyTimings
 from target_worker.logprobs import reported_logprobs
 from target_worker.strategies import STRATEGIES

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.torch.slots import Slot, SlotCache, shared_prefix
+from engines.runtime.slots import Slot, SlotCache, shared_prefix
 
 LONG = list(range(100, 140))
 

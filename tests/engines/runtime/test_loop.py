@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from engines.runtime.jobs import Feed, Job, Seat, Steps, Wait
+from engines.runtime.rows import Row
 from engines.sampling.rows import SamplingRow
-from engines.torch.jobs import Feed, Job, Seat, Steps, Wait
-from engines.torch.rows import Row
 from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotReady, QueueFull
 from protocol.messages import Sampling
 from tests.engines.torch.loop_jobs import (

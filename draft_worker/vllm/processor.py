@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from draft_worker import vllm_rows
+from draft_worker.vllm import rows
 from engines.sampling.batch import Draws
 from engines.sampling.rows import SamplingRow
 from engines.vllm.processor import DrawingProcessor
@@ -16,7 +16,7 @@ CLASS = f"{__name__}:DraftingProcessor"
 
 class DraftingProcessor(DrawingProcessor):
     def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
-        vllm_rows.write(logits, draws, asked)
+        rows.write(logits, draws, asked)
 
     def write_failure(self, logits: Tensor) -> None:
-        vllm_rows.write_failure(logits)
+        rows.write_failure(logits)

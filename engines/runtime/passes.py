@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from engines.runtime.chained import Chained, draw_chains, is_chain, is_context, read_contexts, shortened
+from engines.runtime.jobs import Chains, ModelRunner, Passed
+from engines.runtime.plan import Pace
+from engines.runtime.runs import Piece, Run
 from engines.sampling.batch import draw_batch
-from engines.torch.chained import Chained, draw_chains, is_chain, is_context, read_contexts, shortened
-from engines.torch.jobs import Chains, ModelRunner, Passed
-from engines.torch.plan import Pace
-from engines.torch.runs import Piece, Run
 from protocol.errors import EngineFailure
 
 logger = logging.getLogger(__name__)

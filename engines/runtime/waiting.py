@@ -7,9 +7,9 @@ import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from engines.torch.read_once import worth_waiting_for
-from engines.torch.runs import Run
-from engines.torch.slots import Slot, SlotCache
+from engines.runtime.read_once import worth_waiting_for
+from engines.runtime.runs import Run
+from engines.runtime.slots import Slot, SlotCache
 from protocol.errors import QueueFull
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from engines.drawing import Limits
 from engines.grammar.service import Grammars
-from engines.torch.loop import EngineLoop
+from engines.runtime.loop import EngineLoop
 from protocol.messages import ModelInfo, TokenizerInfo
 
 Reading = tuple[str, str, Callable[[], float]]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from draft_worker.engine import Draft
 from engines.drawing import Drawing, Limits
-from engines.torch.jobs import Feed, Job, Passed, Seat, Steps
+from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engines.torch.slots import SlotCache, shared_prefix
+from engines.runtime.slots import SlotCache, shared_prefix
 
 if TYPE_CHECKING:
-    from engines.torch.jobs import Job
-    from engines.torch.runs import Run
+    from engines.runtime.jobs import Job
+    from engines.runtime.runs import Run
 
 _WORTH_WAITING = 64
 """Tokens that waiting must save: reading fewer takes little more than the pass that is waited for."""

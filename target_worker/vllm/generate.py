@@ -16,7 +16,7 @@ from engines.vllm.requests import Answer, Logprobs, Place, drafted_params, sampl
 from protocol.errors import DeadlineExceeded, EngineFailure
 from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.strategies.verdicts import cut_after_stop
-from target_worker.vllm_answers import check_drawn, timings_of, token_logprob
+from target_worker.vllm.answers import check_drawn, timings_of, token_logprob
 
 _POLL_SECONDS = 0.02
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engines.torch.jobs import Feed, Job, PassTimings, Seat, Steps, Wait
-from engines.torch.plan import SHORT_TOKENS, Pace, split_budget
-from engines.torch.read_once import Reading
-from engines.torch.rows import Row
+from engines.runtime.jobs import Feed, Job, PassTimings, Seat, Steps, Wait
+from engines.runtime.plan import SHORT_TOKENS, Pace, split_budget
+from engines.runtime.read_once import Reading
+from engines.runtime.rows import Row
 
 
 class Run:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from config.workers import DraftWorkerConfig
-from draft_worker.drafters.vllm_model import Drafting
 from draft_worker.engine import Draft
 from draft_worker.metrics import DraftMetrics
-from draft_worker.vllm_processor import CLASS
+from draft_worker.vllm.draft import Drafting
+from draft_worker.vllm.processor import CLASS
 from engines.drawing import Drawing
 from engines.vllm.start import VllmModel, load_model
 from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Capabilities, DraftRequest, Sampling

@@ -22,10 +22,10 @@ from protocol.messages import (
     VerifyResponse,
 )
 from target_worker.metrics import TargetMetrics
-from target_worker.vllm_drafting import Drafting
-from target_worker.vllm_generate import Decoding
-from target_worker.vllm_processor import CLASS
-from target_worker.vllm_verify import Verification
+from target_worker.vllm.drafting import Drafting
+from target_worker.vllm.generate import Decoding
+from target_worker.vllm.processor import CLASS
+from target_worker.vllm.verify import Verification
 from worker.metrics import Reading
 
 _UNREAD_ROUNDS = 32

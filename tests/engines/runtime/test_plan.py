@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.torch.plan import Pace, split_budget
+from engines.runtime.plan import Pace, split_budget
 
 
 def test_equal_shares_and_what_short_ones_leave() -> None:

@@ -1,6 +1,6 @@
 """The loop that owns a model: each tick gathers whatever waits into one forward pass (continuous batching).
 
-Jobs wait for a slot in a bounded queue, then run as generators (engines/torch/jobs.py). A tick admits jobs, plans a
+Jobs wait for a slot in a bounded queue, then run as generators (engines/runtime/jobs.py). A tick admits jobs, plans a
 pass, runs it, draws tokens for all of it at once and lets each job take its next step. What goes wrong with one job is
 answered to that job alone.
 """
@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from engines.torch.jobs import Chains, Job, ModelRunner, Passed, Seat
-from engines.torch.passes import Passes, PassReport
-from engines.torch.plan import Pace
-from engines.torch.runs import Run, plan
-from engines.torch.slots import SlotCache
-from engines.torch.waiting import Waiting
+from engines.runtime.jobs import Chains, Job, ModelRunner, Passed, Seat
+from engines.runtime.passes import Passes, PassReport
+from engines.runtime.plan import Pace
+from engines.runtime.runs import Run, plan
+from engines.runtime.slots import SlotCache
+from engines.runtime.waiting import Waiting
 from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, WireError
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ class EngineLoop:
         on_pass: Callable[[PassReport], None] = lambda report: None,
         chains: Chains | None = None,
     ) -> None:
-        """`prefill_chunk` is the most prompt tokens a pass carries; `chains` and `on_pass`: engines.torch.passes."""
+        """`prefill_chunk` is the most prompt tokens a pass carries; `chains` and `on_pass`: engines.runtime.passes."""
         self._runner = runner
         self.slots = slots
         self._pace = Pace(prefill_chunk)

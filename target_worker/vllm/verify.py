@@ -18,8 +18,8 @@ from protocol.target_rounds import edits_logits, is_greedy
 from target_worker.strategies import STRATEGIES
 from target_worker.strategies.verdicts import cut_after_stop
 from target_worker.tree import merge
-from target_worker.vllm_answers import check_drawn, timings_of, token_logprob
-from target_worker.vllm_processor import judging
+from target_worker.vllm.answers import check_drawn, timings_of, token_logprob
+from target_worker.vllm.processor import judging
 
 logger = logging.getLogger(__name__)
 

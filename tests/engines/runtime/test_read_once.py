@@ -11,8 +11,8 @@ from functools import partial
 
 import pytest
 
-from engines.torch.loop import EngineLoop
-from engines.torch.rows import Row
+from engines.runtime.loop import EngineLoop
+from engines.runtime.rows import Row
 from protocol.errors import DeadlineExceeded, EngineFailure, QueueFull
 from tests.engines.torch.loop_jobs import FOREVER, decoded, job, running, settle
 from tests.fake_runner import FakeRunner

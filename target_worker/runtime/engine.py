@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from engines.torch.engine import TorchEngine
-from engines.torch.passes import PassReport
+from engines.runtime.engine import TorchEngine
+from engines.runtime.passes import PassReport
 from protocol.messages import (
     MAX_DRAFT_TOKENS,
     MAX_LOGPROBS,
@@ -18,10 +18,10 @@ from protocol.messages import (
     VerifyRequest,
     VerifyResponse,
 )
-from target_worker.generate import generate_job
 from target_worker.metrics import TargetMetrics
+from target_worker.runtime.generate import generate_job
+from target_worker.runtime.verify import verify_job
 from target_worker.strategies import STRATEGIES
-from target_worker.verify import verify_job
 from worker.metrics import Reading
 
 _UNREAD_ROUNDS = 32

@@ -1,0 +1,1 @@
+"""The draft engine for every model that runs on the loop (engines/runtime)."""

@@ -1,0 +1,1 @@
+"""The draft engine on vLLM (docs/vllm.md)."""
