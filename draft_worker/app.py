@@ -7,7 +7,8 @@ from functools import partial
 
 from fastapi import FastAPI, Request, Response
 
-from config.workers import LOOKUP_DRAFTER, DraftWorkerConfig
+from basics.names import LOOKUP
+from config.workers import DraftWorkerConfig
 from draft_worker.drafters.forced import ForcedDrafter, load_vocabulary
 from draft_worker.engine import DraftEngine
 from draft_worker.metrics import DraftMetrics
@@ -47,7 +48,7 @@ def create_app(
         engine: DraftEngine | None = None
         if load is not None:
             engine = load(progress)
-        elif config.model != LOOKUP_DRAFTER:
+        elif config.model != LOOKUP:
             engine = _load(config, metrics, progress, lifecycle.fail)
         service = DraftService(engine, config, metrics, _forced_drafter(config) if engine is None else None)
         gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from basics.metrics import Watched
 from protocol.messages import Candidate, DraftRequest, DraftTimings, ModelInfo, TokenizerInfo
-from worker.metrics import Reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,11 @@ class DraftEngine(Protocol):
         """The session with this serial is gone."""
         ...
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         """What metrics show of the engine's state."""
         ...
 
-    def counters(self) -> Sequence[Reading]: ...
+    def counters(self) -> Sequence[Watched]: ...
 
     def close(self, patience: float) -> None:
         """Give running work `patience` seconds, then end it."""

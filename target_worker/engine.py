@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from basics.metrics import Watched
 from engines.channel import Channel
 from protocol.messages import GenerateRequest, Grammar, ModelInfo, TokenizerInfo, VerifyRequest, VerifyResponse
-from worker.metrics import Reading
 
 
 class TargetEngine(Protocol):
@@ -49,11 +49,11 @@ class TargetEngine(Protocol):
         """The session with this serial is gone."""
         ...
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         """What metrics show of the engine's state."""
         ...
 
-    def counters(self) -> Sequence[Reading]: ...
+    def counters(self) -> Sequence[Watched]: ...
 
     def close(self, patience: float) -> None:
         """Give running work `patience` seconds, then end it."""

@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 from torch import Tensor
 
+from basics.names import MAX_DRAFT_TOKENS
 from config.workers import DraftWorkerConfig, TargetWorkerConfig, WorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from draft_worker.runtime.engine import TorchDrafter
@@ -19,15 +20,7 @@ from engines.runtime.engine import TorchEngine
 from engines.runtime.loop import EngineLoop
 from engines.runtime.passes import PassReport
 from engines.runtime.slots import SlotCache
-from protocol.messages import (
-    MAX_DRAFT_TOKENS,
-    MAX_LOGPROBS,
-    Capabilities,
-    ModelInfo,
-    Sampling,
-    TokenizerInfo,
-    Vocabulary,
-)
+from protocol.messages import MAX_LOGPROBS, Capabilities, ModelInfo, Sampling, TokenizerInfo, Vocabulary
 from target_worker.app import create_app as create_target_app
 from target_worker.runtime.engine import TorchTarget
 from target_worker.strategies import STRATEGIES

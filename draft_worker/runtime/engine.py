@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+from basics.metrics import Watched
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Draft
 from draft_worker.metrics import DraftMetrics
 from draft_worker.runtime.draft import draft_job
 from engines.runtime.engine import TorchEngine
 from engines.runtime.passes import PassReport
-from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Capabilities, DraftRequest, Sampling
-from worker.metrics import Reading
+from protocol.messages import Capabilities, DraftRequest, Sampling
 
 
 def load_drafter(config: DraftWorkerConfig, metrics: DraftMetrics, progress: Callable[[str], None]) -> TorchDrafter:
@@ -65,10 +66,10 @@ class TorchDrafter:
         self._engine.grammars.disown(owner)
         self._engine.loop.disown(owner)
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         return self._engine.gauges()
 
-    def counters(self) -> Sequence[Reading]:
+    def counters(self) -> Sequence[Watched]:
         return self._engine.counters()
 
     def close(self, patience: float) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from basics.metrics import Watched
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Draft
 from draft_worker.metrics import DraftMetrics
@@ -11,8 +13,7 @@ from draft_worker.vllm.draft import Drafting
 from draft_worker.vllm.processor import CLASS
 from engines.drawing import Drawing
 from engines.vllm.start import VllmModel, load_model
-from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Capabilities, DraftRequest, Sampling
-from worker.metrics import Reading
+from protocol.messages import Capabilities, DraftRequest, Sampling
 
 
 def load_drafter(
@@ -56,10 +57,10 @@ class VllmDrafter:
     def disown(self, owner: int) -> None:
         self._model.grammars.disown(owner)
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         return self._model.gauges()
 
-    def counters(self) -> Sequence[Reading]:
+    def counters(self) -> Sequence[Watched]:
         return []
 
     def close(self, patience: float) -> None:

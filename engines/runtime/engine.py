@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from basics.metrics import Watched
 from engines.drawing import Limits
 from engines.grammar.service import Grammars
 from engines.runtime.loop import EngineLoop
 from protocol.messages import ModelInfo, TokenizerInfo
-
-Reading = tuple[str, str, Callable[[], float]]
-"""A metric's name, its help text, and how to read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +24,7 @@ class TorchEngine:
     def limits(self) -> Limits:
         return Limits(frozenset(self.info.stop_token_ids), self.info.context_length)
 
-    def gauges(self) -> list[Reading]:
+    def gauges(self) -> list[Watched]:
         loop = self.loop
         return [
             ("num_requests_running", "Calls on a slot", lambda: loop.running),
@@ -36,6 +33,6 @@ class TorchEngine:
             ("slots_used", "Slots that hold something", lambda: loop.slots.filled),
         ]
 
-    def counters(self) -> list[Reading]:
+    def counters(self) -> list[Watched]:
         slots = self.loop.slots
         return [("num_slot_evictions", "Slots whose content made room for another's", lambda: slots.evictions)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from basics.metrics import Watched
+from basics.names import MAX_DRAFT_TOKENS
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
 from engines.runtime.engine import TorchEngine
 from engines.runtime.passes import PassReport
 from protocol.messages import (
-    MAX_DRAFT_TOKENS,
     MAX_LOGPROBS,
     Capabilities,
     GenerateRequest,
@@ -22,7 +23,6 @@ from target_worker.metrics import TargetMetrics
 from target_worker.runtime.generate import generate_job
 from target_worker.runtime.verify import verify_job
 from target_worker.strategies import STRATEGIES
-from worker.metrics import Reading
 
 _UNREAD_ROUNDS = 32
 """Rounds a stream may be ahead of its reader before its job waits."""
@@ -92,10 +92,10 @@ class TorchTarget:
         self._grammars.disown(owner)
         self._loop.disown(owner)
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         return self._engine.gauges()
 
-    def counters(self) -> Sequence[Reading]:
+    def counters(self) -> Sequence[Watched]:
         return self._engine.counters()
 
     def close(self, patience: float) -> None:

@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from basics.metrics import Watched
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
 from engines.drawing import Drawing
 from engines.vllm.start import VllmModel, load_model
 from protocol.messages import (
-    MAX_CANDIDATES,
-    MAX_DRAFT_TOKENS,
     MAX_LOGPROBS,
     Capabilities,
     GenerateRequest,
     Grammar,
     Sampling,
-    Strategy,
     VerifyRequest,
     VerifyResponse,
 )
@@ -26,7 +25,6 @@ from target_worker.vllm.drafting import Drafting
 from target_worker.vllm.generate import Decoding
 from target_worker.vllm.processor import CLASS
 from target_worker.vllm.verify import Verification
-from worker.metrics import Reading
 
 _UNREAD_ROUNDS = 32
 """Rounds a stream may be ahead of its reader before it waits."""
@@ -119,10 +117,10 @@ class VllmTarget:
     def disown(self, owner: int) -> None:
         self._model.grammars.disown(owner)
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         return self._model.gauges()
 
-    def counters(self) -> Sequence[Reading]:
+    def counters(self) -> Sequence[Watched]:
         return []
 
     def close(self, patience: float) -> None:
