@@ -11,6 +11,8 @@ from config.urls import worker_url
 from config.vllm_arguments import check_vllm_arguments
 
 WorkerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+$"), AfterValidator(worker_url)]
+EngineName = Literal["torch", "vllm"]
+"""What engines/table.py has a line for."""
 Milliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
 
 
@@ -24,7 +26,7 @@ class WorkerConfig(BaseModel):
         min_length=1,
         description="the bundled name, a Hugging Face id, a local folder or a GGUF file",
     )
-    engine: Literal["torch", "vllm"] = Field(default="torch", description="what runs the model (docs/vllm.md)")
+    engine: EngineName = Field(default="torch", description="what runs the model (docs/vllm.md)")
     vllm_args: dict[str, Any] = Field(
         default_factory=dict, description="vLLM's own engine arguments by name, passed through to it"
     )

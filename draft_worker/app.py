@@ -14,7 +14,7 @@ from draft_worker.engine import DraftEngine
 from draft_worker.metrics import DraftMetrics
 from draft_worker.service import DraftService
 from engines.errors import ModelError
-from engines.vllm.versions import check_installed
+from engines.table import adapter
 from protocol.messages import (
     DraftBatchItem,
     DraftBatchRequest,
@@ -92,11 +92,5 @@ def _load(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> DraftEngine:
-    if config.engine == "vllm":
-        check_installed()
-        from draft_worker.vllm import engine as vllm_engine
-
-        return vllm_engine.load_drafter(config, metrics, progress, on_death)
-    from draft_worker.runtime import engine as torch_engine
-
-    return torch_engine.load_drafter(config, metrics, progress)
+    engine: DraftEngine = adapter("draft_worker", config.engine).load_drafter(config, metrics, progress, on_death)
+    return engine

@@ -5,24 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import get_args
 
-from basics.names import LOOKUP, MAX_CANDIDATES, MAX_DRAFT_TOKENS
+from basics.names import LOOKUP
 from config.workers import DraftWorkerConfig
 from draft_worker.checks import check_draft
 from draft_worker.drafters.forced import ForcedDrafter
 from draft_worker.drafters.lookup import LookupIndex
 from draft_worker.drafters.prediction import PredictionDrafter
-from draft_worker.engine import Draft, DraftEngine
+from draft_worker.engine import Draft, DraftEngine, capabilities
 from draft_worker.metrics import DraftMetrics
 from protocol.messages import (
     MAX_TOKENS_PER_MESSAGE,
     Candidate,
-    Capabilities,
     DraftRequest,
     DraftResponse,
     DraftTimings,
+    GrammarType,
     ModelInfo,
-    Sampling,
     Source,
     TopK,
 )
@@ -173,15 +173,6 @@ def _lookup_info(config: DraftWorkerConfig) -> ModelInfo:
         context_length=MAX_TOKENS_PER_MESSAGE,
         max_sessions=config.max_sessions,
         fingerprint=LOOKUP,
-        capabilities=Capabilities(
-            rounds=[],
-            strategies=[],
-            max_candidates=MAX_CANDIDATES,
-            max_draft_tokens=MAX_DRAFT_TOKENS,
-            sampling=list(Sampling.model_fields),
-            grammar_types=["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"],
-            q=True,
-            prediction=True,
-        ),
+        capabilities=capabilities(get_args(GrammarType)),
         step_seconds=[],
     )

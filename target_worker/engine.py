@@ -6,8 +6,37 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from basics.metrics import Watched
+from basics.names import MAX_DRAFT_TOKENS, Strategy
+from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from protocol.messages import GenerateRequest, Grammar, ModelInfo, TokenizerInfo, VerifyRequest, VerifyResponse
+from protocol.messages import (
+    MAX_LOGPROBS,
+    Capabilities,
+    GenerateRequest,
+    Grammar,
+    ModelInfo,
+    Sampling,
+    TokenizerInfo,
+    VerifyRequest,
+    VerifyResponse,
+)
+
+UNREAD_ROUNDS = 32
+"""Rounds a stream may be ahead of its reader before it waits."""
+
+
+def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy]) -> Capabilities:
+    """What a target on this engine can do; the engine that loads a model adds the grammars that it honours."""
+    return Capabilities(
+        rounds=["gateway"],
+        strategies=list(strategies),
+        default_strategy=config.strategy,
+        max_candidates=config.max_candidates,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        max_logprobs=MAX_LOGPROBS,
+        sampling=list(Sampling.model_fields),
+        grammar_types=[],
+    )
 
 
 class TargetEngine(Protocol):
