@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from engines.runtime.engine import measure_step_seconds
 from engines.torch.runner import Row, Runner
-from tests.tiny_models import Architecture, make_tiny_model, make_toy_model
+from testing.tiny_models import Architecture, make_tiny_model, make_toy_model
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
