@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from testing.fakes.batch_drafter import FakeWorker, errors, good
 
 from engines.vllm.proposer import TandemProposer
 from engines.vllm.versions import check_installed
@@ -22,6 +21,7 @@ from testing.fakes.vllm_engine import (
     proposer,
     table,
 )
+from tests.vllm.unit.fake_worker import FakeWorker, errors, good
 
 PROMPTS = ([5, 6, 7], [9, 9, 9, 9], [4])
 
