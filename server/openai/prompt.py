@@ -28,7 +28,8 @@ def render_chat(
 
     Raises InvalidRequest where the template does not take the messages or the model has none.
     """
-    if text.template is None:
+    template = text.template(tools=bool(tools))
+    if template is None:
         raise InvalidRequest(
             "this model has no chat template: use /v1/completions", param="messages", code="no_chat_template"
         )
@@ -41,12 +42,12 @@ def render_chat(
         raise InvalidRequest(
             "'continue_final_message' and 'add_generation_prompt' exclude each other", param="continue_final_message"
         )
-    knows_developer = text.template.mentions("developer")
+    knows_developer = template.mentions("developer")
     plain = [_plain(message, f"messages[{index}]", knows_developer) for index, message in enumerate(messages)]
     if continue_final_message and not plain[-1]["content"]:
         raise InvalidRequest("'continue_final_message' needs text in the last message", param="continue_final_message")
     try:
-        return text.template.render(
+        return template.render(
             plain,
             tools=[tool.model_dump(exclude_unset=True) for tool in tools] if tools else None,
             add_generation_prompt=add_generation_prompt is not False and not continue_final_message,
