@@ -15,8 +15,8 @@ from draft_worker.runtime.draft import draft_job
 from engines.runtime.jobs import Job
 from protocol.errors import ErrorBody
 from protocol.messages import ModelInfo
-from tests.wire import async_test, request
-from tests.worker_apps import drafter
+from testing.wire import async_test, request
+from testing.worker_apps import drafter
 
 REPEATING = [5, 1, 2, 3, 4, 5, 1, 2]
 

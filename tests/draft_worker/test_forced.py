@@ -12,8 +12,8 @@ from draft_worker.drafters.forced import ForcedDrafter
 from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.service import Grammars
 from protocol.messages import DraftRequest
+from testing.wire import async_test, request
 from tests.engines.grammar.conftest import compiler, tokenizer  # noqa: F401 - fixtures
-from tests.wire import async_test, request
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "boolean"}}, "required": ["name"]}
 

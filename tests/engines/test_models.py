@@ -17,7 +17,7 @@ from engines import bundled, gguf
 from engines.cache import build_once, cache_folder
 from engines.errors import ModelError
 from engines.models import resolve_model
-from tests.tiny_models import make_tiny_model
+from testing.tiny_models import make_tiny_model
 
 CONTENT = b"GGUF and so on"
 

@@ -22,7 +22,7 @@ from engines.tokenizer import (
     tokenizer_info,
     vocabulary_of,
 )
-from tests.tiny_models import CHAT_TEMPLATE, make_tiny_model
+from testing.tiny_models import CHAT_TEMPLATE, make_tiny_model
 
 
 @pytest.fixture

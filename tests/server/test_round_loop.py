@@ -13,8 +13,8 @@ from server.adaptive.planner import FixedPlanner, Outcome, Times
 from server.adaptive.times import DraftTimes, StepTimes
 from server.errors import InvalidRequest
 from server.rounds import Round
-from tests.server.workers.fake_model import STOP, continuation, top_token
-from tests.server.workers.fake_worker import Answer, FakeWorker
+from testing.fakes.model import STOP, continuation, top_token
+from testing.fakes.worker import Answer, FakeWorker
 from tests.server.workers.harness import PLAIN, PROMPT, collect, expected, fleet_over, request, tokens, until
 
 

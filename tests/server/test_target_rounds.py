@@ -11,8 +11,8 @@ import pytest
 from protocol.messages import Grammar, Sampling
 from server.errors import InvalidRequest
 from server.rounds import GenerationRequest, Round
-from tests.server.workers.fake_model import STOP, continuation, target_token, top_token
-from tests.server.workers.fake_worker import Cut, FakeWorker
+from testing.fakes.model import STOP, continuation, target_token, top_token
+from testing.fakes.worker import Cut, FakeWorker
 from tests.server.workers.harness import PLAIN, PROMPT, SPECULATION, collect, expected, fleet_over, request, tokens
 
 GREEDY = Sampling(seed=1, temperature=0.0)

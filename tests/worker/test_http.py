@@ -20,9 +20,9 @@ from protocol.errors import StaleRound
 from tandem.connection import Connection
 from target_worker.app import create_app
 from target_worker.runtime.engine import TorchTarget
-from tests.fake_runner import FakeRunner
-from tests.wire import async_test, pause, request
-from tests.worker_apps import fake_engine
+from testing.fakes.runner import FakeRunner
+from testing.wire import async_test, pause, request
+from testing.worker_apps import fake_engine
 from worker.departures import until_gone
 from worker.errors import ClientGone
 

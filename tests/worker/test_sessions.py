@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, NotReady, StaleRound
 from protocol.hashing import PrefixHashes
 from protocol.messages import VerifyRequest
-from tests.wire import async_test, request
+from testing.wire import async_test, request
 from worker.calls import Call
 from worker.session import Session
 from worker.sessions import SessionTable

@@ -17,6 +17,8 @@ from engines.runtime.rows import Row
 from engines.sampling.rows import SamplingRow
 from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotReady, QueueFull
 from protocol.messages import Sampling
+from testing.fakes.runner import FakeRunner, hash_logits
+from testing.wire import async_test
 from tests.engines.torch.loop_jobs import (
     FOREVER,
     Gate,
@@ -28,8 +30,6 @@ from tests.engines.torch.loop_jobs import (
     settle,
     tokens_per_pass,
 )
-from tests.fake_runner import FakeRunner, hash_logits
-from tests.wire import async_test
 
 
 @async_test

@@ -13,8 +13,8 @@ from engines.runtime.rows import Row
 from engines.runtime.slots import SlotCache
 from engines.sampling.rows import SamplingRow
 from protocol.messages import Sampling
-from tests.fake_runner import FakeRunner, hash_logits
-from tests.wire import pause
+from testing.fakes.runner import FakeRunner, hash_logits
+from testing.wire import pause
 
 GREEDY = Sampling(temperature=0.0, seed=0)
 FOREVER = float("inf")

@@ -13,7 +13,7 @@ from engines.sampling.rows import SamplingRow
 from engines.torch.chains import MAX_TAIL, ChainRunner
 from engines.torch.runner import Row, Runner
 from protocol.messages import Sampling
-from tests.tiny_models import Architecture, make_tiny_model
+from testing.tiny_models import Architecture, make_tiny_model
 
 SLOT_LENGTH = 96
 SAMPLINGS = [

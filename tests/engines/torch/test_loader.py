@@ -21,7 +21,7 @@ from engines.torch.environment import prepare_environment
 from engines.torch.loader import load_runner, pick_device, runner_fingerprint
 from engines.torch.runner import Row, Runner
 from engines.torch.support import check_supported, context_length
-from tests.tiny_models import make_tiny_model
+from testing.tiny_models import make_tiny_model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 100,

@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM
 
 from engines.torch.runner import Row, Runner
-from tests.tiny_models import Architecture, make_tiny_model, make_toy_model
+from testing.tiny_models import Architecture, make_tiny_model, make_toy_model
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}

@@ -12,8 +12,8 @@ from config.gateway import GatewayConfig
 from protocol.messages import Sampling
 from server.fleet import Fleet
 from server.rounds import GenerationRequest, Round, Speculation
-from tests.server.workers.fake_model import continuation
-from tests.server.workers.fake_worker import FakeWorker
+from testing.fakes.model import continuation
+from testing.fakes.worker import FakeWorker
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 SPECULATION = Speculation(

@@ -15,7 +15,7 @@ from protocol.errors import BadRequest
 from server.errors import NoTarget, Overloaded
 from server.fleet import Fleet
 from server.workers.failures import Unreachable
-from tests.server.workers.fake_worker import Answer, Cut, FakeWorker, Reply, error
+from testing.fakes.worker import Answer, Cut, FakeWorker, Reply, error
 from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 
 PLAINLY = "^no target worker (can go on|is ready)$"

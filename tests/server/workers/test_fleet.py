@@ -11,7 +11,7 @@ import pytest
 from pydantic import SecretStr
 
 from server.errors import NoTarget, NotReady, NotSupported
-from tests.server.workers.fake_worker import FakeWorker, self_signed
+from testing.fakes.worker import FakeWorker, self_signed
 from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 
 

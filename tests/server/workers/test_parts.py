@@ -21,7 +21,7 @@ from server.workers.tasks import BackgroundTasks
 from server.workers.transport import Transport
 from server.workers.vocabulary import differences
 from server.workers.worker import Worker
-from tests.server.workers.fake_worker import FakeWorker
+from testing.fakes.worker import FakeWorker
 
 
 class Clock:

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.server.workers.fake_worker import FakeWorker
+from testing.fakes.worker import FakeWorker
 from tests.server.workers.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 from tests.server.workers.test_faults import LIES_OF_DRAFTS, LIES_OF_TARGETS, PLAIN_FAULTS
 

@@ -17,7 +17,7 @@ from engines.sampling.rows import SamplingRow
 from engines.vllm.requests import Place, sampling_params
 from protocol.messages import Sampling
 from target_worker.vllm.processor import VerifyingProcessor
-from tests.vllm.one_row import logits_after, processor
+from tests.vllm.real.one_row import logits_after, processor
 
 SWAP, MOVE = MoveDirectionality.SWAP, MoveDirectionality.UNIDIRECTIONAL
 

@@ -13,7 +13,7 @@ import uvicorn
 
 from protocol.hashing import PrefixHashes
 from protocol.messages import STRATEGIES, DraftRequest, GenerateRequest, SequenceRequest, VerifyRequest
-from tests.server.workers.fake_model import STOP, VOCABULARY, draft_token, probability, target_token, top_token
+from testing.fakes.model import STOP, VOCABULARY, draft_token, probability, target_token, top_token
 
 Answer = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""What benchmarks/equality.py asks, and what it takes for shown."""
+"""What testing/equality.py asks, and what it takes for shown."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.client import Answer
-from benchmarks.equality import FACTORS, Cell, Reference, compare, covering_array, drawn, unproven
+from testing.client import Answer
+from testing.equality import FACTORS, Cell, Reference, compare, covering_array, drawn, unproven
 
 CELLS = covering_array()
 IDLE = ("draft_tokens", "candidates", "adaptive")

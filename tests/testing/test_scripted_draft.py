@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.scripted_draft import Script
+from testing.scripted_draft import Script
 
 TRUTH = list(range(100, 140))
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.client import Answer
-from benchmarks.prompts import SHORT
-from benchmarks.stacks import speculative
+from testing.client import Answer
+from testing.prompts import SHORT
+from testing.stacks import speculative
+from testing.wire import request
 from tests.real.rig import until_drafted
-from tests.vllm.conftest import Workers
-from tests.wire import request
+from tests.vllm.real.conftest import Workers
 
 SAMPLINGS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},

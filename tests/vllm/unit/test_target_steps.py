@@ -17,7 +17,7 @@ from engines.vllm.reports import Reports
 from engines.vllm.requests import Answer
 from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.vllm.generate import Decoding, accepted_of, steps
-from tests.wire import async_test, request
+from testing.wire import async_test, request
 
 
 class Engine:

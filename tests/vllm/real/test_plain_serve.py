@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.processes import Process
+from testing.processes import Process
+from testing.tiny_models import make_tiny_model
 from tests.real.rig import eventually
-from tests.tiny_models import make_tiny_model
-from tests.vllm.serving import Vllm, draft_worker, speculating
+from tests.vllm.real.serving import Vllm, draft_worker, speculating
 
 pytestmark = pytest.mark.timeout(900)  # vLLM imports itself in three processes, one after another
 

@@ -10,11 +10,11 @@ import httpx
 import pytest
 from tokenizers import Tokenizer
 
-from benchmarks.models import bundled
-from benchmarks.processes import Process, Stack
-from benchmarks.prompts import SHORT
-from tests.vllm.conftest import COMMON, VLLM
-from tests.wire import request
+from testing.models import bundled
+from testing.processes import Process, Stack
+from testing.prompts import SHORT
+from testing.wire import request
+from tests.vllm.real.conftest import COMMON, VLLM
 
 TOKENS = 32
 NEAR_TIE = 1e-3

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.processes import ROOT, Process, free_port
+from testing.processes import ROOT, Process, free_port
 
 _START_SECONDS = 600.0
 _ENVIRONMENT = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engines.vllm.proposer.pace import Pace
-from tests.engines.vllm.fake_engine import Engine, proposer
+from testing.fakes.vllm_engine import Engine, proposer
 
 
 class Clock:

@@ -12,8 +12,8 @@ import torch
 from engines.errors import ModelError
 from engines.vllm.draw_check import check_draws
 from engines.vllm.requests import EXTRA
-from tests.vllm.one_row import VOCABULARY, OneRow
-from tests.wire import async_test
+from testing.wire import async_test
+from tests.vllm.real.one_row import VOCABULARY, OneRow
 
 
 @pytest.mark.parametrize("scale", [0.0, 3.0, 20.0])

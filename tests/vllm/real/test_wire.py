@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.processes import Process
+from testing.processes import Process
+from testing.wire import request
 from tests.real.rig import eventually
-from tests.vllm.conftest import CONTEXT, Workers
-from tests.wire import request
+from tests.vllm.real.conftest import CONTEXT, Workers
 
 PROMPT = [*range(20, 60), 5, 9, 11]
 LOGPROB_TOLERANCE = 2e-4

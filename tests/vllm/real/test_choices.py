@@ -5,10 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 
-from benchmarks.prompts import SHORT
-from benchmarks.stacks import speculative
-from tests.vllm.conftest import Workers
-from tests.wire import request
+from testing.prompts import SHORT
+from testing.stacks import speculative
+from testing.wire import request
+from tests.vllm.real.conftest import Workers
 
 PROMPT = [(7 * place) % 250 + 4 for place in range(80)]
 WARM = {"temperature": 0.9}

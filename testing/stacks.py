@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 
-from benchmarks.client import Client
-from benchmarks.processes import Process, Stack
+from testing.client import Client
+from testing.processes import Process, Stack
 
 BITWISE = {"batch_invariant": True, "dtype": "float32"}
 SCRIPTED = {"scripted": "wrong", "partly_right": "partly_right"}
-"""Drafters that are benchmarks/scripted_draft.py, and its mode at first."""
+"""Drafters that are testing/scripted_draft.py, and its mode at first."""
 
 
 @dataclass
@@ -51,7 +51,7 @@ def start(
         elif name == "lookup":
             running[name] = stack.draft("lookup", "draft-lookup")
         else:
-            running[name] = stack.module(f"draft-{name}", "benchmarks.scripted_draft", "--mode", SCRIPTED[name])
+            running[name] = stack.module(f"draft-{name}", "testing.scripted_draft", "--mode", SCRIPTED[name])
     default = next(iter(running), None)
     gateway = stack.gateway(
         [target.url],

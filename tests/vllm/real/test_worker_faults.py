@@ -6,12 +6,12 @@ from typing import Any
 
 import psutil
 
-from benchmarks.client import Answer
-from benchmarks.processes import Process
-from benchmarks.prompts import SHORT
-from benchmarks.stacks import speculative
+from testing.client import Answer
+from testing.processes import Process
+from testing.prompts import SHORT
+from testing.stacks import speculative
 from tests.real.rig import at, eventually, num_drafted
-from tests.vllm.conftest import Workers
+from tests.vllm.real.conftest import Workers
 
 # Long enough not to be over before what a chunk sets off has happened.
 OPTIONS: dict[str, Any] = {"max_tokens": 240, "temperature": 0.8, "seed": 5, "ignore_eos": True}

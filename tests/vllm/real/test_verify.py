@@ -12,7 +12,7 @@ from engines.drawing import Drawing, Limits
 from engines.vllm.requests import Answer, Logprobs, answer_of
 from protocol.messages import VerifyRequest, VerifyResponse
 from target_worker.vllm.verify import Verification
-from tests.wire import async_test, request
+from testing.wire import async_test, request
 
 CONTEXT = [5, 6, 7, 8]
 LIE = 99

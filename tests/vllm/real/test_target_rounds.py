@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.client import Answer, Client
-from benchmarks.processes import Process, Stack
-from benchmarks.prompts import SHORT
+from testing.client import Answer, Client
+from testing.processes import Process, Stack
+from testing.prompts import SHORT
 from tests.real.rig import eventually
-from tests.vllm.conftest import COMMON, VLLM
+from tests.vllm.real.conftest import COMMON, VLLM
 
 pytestmark = pytest.mark.timeout(900)
 

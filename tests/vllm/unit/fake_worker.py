@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from protocol.messages import DraftBatchRequest
-from tests.engines.vllm.fake_engine import following
+from testing.fakes.vllm_engine import following
 
 INFO = {"protocol": 1, "role": "draft", "id": "fake", "vocabulary": None, "stop_token_ids": [31]}
 Behaviour = Callable[[DraftBatchRequest], "bytes | None"]

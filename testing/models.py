@@ -18,7 +18,7 @@ def bundled() -> Path:
 def truncated(source: Path, layers: int = DRAFT_LAYERS) -> Path:
     """A draft for `source` that keeps this many of its layers, made once and kept in Tandem's cache."""
     from engines.cache import build_once, cache_folder
-    from tests.tiny_models import truncate_model
+    from testing.tiny_models import truncate_model
 
     def build(folder: Path) -> None:
         truncate_model(source, folder, layers)

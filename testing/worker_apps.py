@@ -31,8 +31,8 @@ from protocol.messages import (
 from target_worker.app import create_app as create_target_app
 from target_worker.runtime.engine import TorchTarget
 from target_worker.strategies import STRATEGIES
-from tests.fake_runner import VOCABULARY, FakeRunner, hash_logits
-from tests.wire import pause, request
+from testing.fakes.runner import VOCABULARY, FakeRunner, hash_logits
+from testing.wire import pause, request
 
 STOP = 31
 _VOCABULARY = Vocabulary(fingerprint="f" * 32, size=VOCABULARY, logits_size=VOCABULARY)

@@ -14,8 +14,8 @@ import pytest
 from engines.vllm.proposer.connection import Connection
 from engines.vllm.proposer.options import ProposerOptions
 from engines.vllm.proposer.worker import DraftWorker, Json
-from tests.engines.vllm.fake_worker import INFO, FakeWorker
-from tests.engines.vllm.test_proposer import until
+from tests.vllm.unit.fake_worker import INFO, FakeWorker
+from tests.vllm.unit.test_proposer import until
 
 
 @pytest.fixture

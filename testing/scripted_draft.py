@@ -1,6 +1,6 @@
 """A draft worker that does as it is told, wrongly where asked to: for tests of faults and of adaptation.
 
-    python -m benchmarks.scripted_draft --port 9001 --mode wrong
+    python -m testing.scripted_draft --port 9001 --mode wrong
 
 `POST /behave {"mode": "late", "delay": 2.0}` changes what it does from now on. It speaks the wire (docs/wire.md), keeps
 contexts by session, and remembers every context it was sent, which is what `right` drafts from: what a sequence that

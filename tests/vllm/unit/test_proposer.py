@@ -12,7 +12,7 @@ import pytest
 from engines.vllm.proposer import TandemProposer
 from engines.vllm.versions import check_installed
 from protocol.messages import DraftBatchRequest
-from tests.engines.vllm.fake_engine import (
+from testing.fakes.vllm_engine import (
     MAX_MODEL_LEN,
     Engine,
     broken_sampler,
@@ -21,7 +21,7 @@ from tests.engines.vllm.fake_engine import (
     proposer,
     table,
 )
-from tests.engines.vllm.fake_worker import FakeWorker, errors, good
+from tests.vllm.unit.fake_worker import FakeWorker, errors, good
 
 PROMPTS = ([5, 6, 7], [9, 9, 9, 9], [4])
 

@@ -15,7 +15,7 @@ from engines.errors import ModelError
 from engines.vllm import engine as module
 from engines.vllm.engine import VllmEngine
 from protocol.errors import DeadlineExceeded, NotReady, QueueFull
-from tests.wire import async_test, pause
+from testing.wire import async_test, pause
 
 
 class Engine(VllmEngine):

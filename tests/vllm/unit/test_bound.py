@@ -12,9 +12,9 @@ from engines.vllm.proposer.bound import Bound
 from engines.vllm.reports import Reports
 from engines.vllm.requests import DRAFTS, EXTRA
 from protocol.hashing import PrefixHashes
-from tests.engines.vllm.fake_engine import Engine, broken_sampler
-from tests.engines.vllm.fake_worker import FakeWorker
-from tests.engines.vllm.test_proposer import ready
+from testing.fakes.vllm_engine import Engine, broken_sampler
+from tests.vllm.unit.fake_worker import FakeWorker
+from tests.vllm.unit.test_proposer import ready
 
 
 def runner(*extra_args: dict[str, Any] | None) -> Any:

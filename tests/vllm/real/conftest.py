@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.client import Client
-from benchmarks.processes import Process, Stack
-from tests.tiny_models import make_tiny_model, truncate_model
+from testing.client import Client
+from testing.processes import Process, Stack
+from testing.tiny_models import make_tiny_model, truncate_model
 
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") is not None else ["test_*.py"]
 
@@ -64,7 +64,7 @@ def workers(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPat
             "vllm": stack.draft(tiny_draft, "draft-vllm", **VLLM),
             "torch": stack.draft(tiny_draft, "draft-torch", **COMMON),
             "lookup": stack.draft("lookup", "draft-lookup"),
-            "wrong": stack.module("draft-wrong", "benchmarks.scripted_draft", "--vocabulary", "300"),
+            "wrong": stack.module("draft-wrong", "testing.scripted_draft", "--vocabulary", "300"),
         }
         torch_target = stack.target(tiny_model, "target-torch", **COMMON)
         gateway = stack.gateway(
