@@ -16,7 +16,7 @@ from engines.errors import ModelError
 from engines.models import ModelFiles
 from engines.torch.loader import load_runner
 from engines.torch.runner import Row
-from tests.tiny_models import make_tiny_model
+from testing.tiny_models import make_tiny_model
 
 BLOCK = 16
 IDS = [5, 17, 60, 3, 99, 200]
