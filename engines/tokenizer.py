@@ -27,7 +27,7 @@ def load_tokenizer(files: ModelFiles) -> Any:
     loader = PreTrainedTokenizerFast if by_file else AutoTokenizer
     try:
         tokenizer = loader.from_pretrained(files.folder, trust_remote_code=False)
-    except Exception as error:  # noqa: BLE001 - the library's bindings raise plain Exception for a broken file
+    except Exception as error:  # the library's bindings raise plain Exception for a broken file
         raise ModelError(f"{files.id}: its tokenizer could not be loaded: {error}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ModelError(f"{files.id}: its tokenizer has no `tokenizers` form, which the gateway needs")

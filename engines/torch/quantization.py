@@ -59,7 +59,7 @@ def _check_method(described: Mapping[str, Any]) -> None:
     # AutoFP8, and others after it: one scale a tensor named weight_scale, which transformers does not read.
     if not described.get("weight_block_size"):
         raise ModelError(
-            "its weights are FP8 with one scale a tensor (AutoFP8), which is not supported; FP8 with scales of blocks is"
+            "its weights are FP8 with one scale a tensor (AutoFP8), which is not supported; one scale a block is"
         )
     if described.get("activation_scheme", "dynamic") != "dynamic":
         raise ModelError("its weights are FP8 with static scales of activations, which is not supported")

@@ -13,7 +13,7 @@ from engines.vllm.reports import Reports
 from engines.vllm.requests import DRAFTS, EXTRA
 from protocol.hashing import PrefixHashes
 from testing.fakes.vllm_engine import Engine, broken_sampler
-from testing.fakes.batch_drafter import FakeWorker
+from tests.vllm.unit.fake_worker import FakeWorker
 from tests.vllm.unit.test_proposer import ready
 
 

@@ -21,7 +21,7 @@ from testing.fakes.vllm_engine import (
     proposer,
     table,
 )
-from testing.fakes.batch_drafter import FakeWorker, errors, good
+from tests.vllm.unit.fake_worker import FakeWorker, errors, good
 
 PROMPTS = ([5, 6, 7], [9, 9, 9, 9], [4])
 

@@ -14,7 +14,7 @@ import pytest
 from engines.vllm.proposer.connection import Connection
 from engines.vllm.proposer.options import ProposerOptions
 from engines.vllm.proposer.worker import DraftWorker, Json
-from testing.fakes.batch_drafter import INFO, FakeWorker
+from tests.vllm.unit.fake_worker import INFO, FakeWorker
 from tests.vllm.unit.test_proposer import until
 
 
