@@ -77,7 +77,7 @@ class GatewayConfig(BaseModel):
     default_max_tokens: int | None = Field(
         default=None, ge=1, description="max_tokens of a chat request that names none; none: what the context leaves"
     )
-    max_stop_strings: int = Field(default=4, ge=1, le=128, description="stop strings in a request")
+    max_stop_strings: int = Field(default=16, ge=1, le=128, description="stop strings in a request")
     max_stop_string_chars: int = Field(default=1024, ge=1, le=65_536, description="characters in a stop string")
     max_choices: int = Field(default=16, ge=1, le=128, description="choices (n, times prompts) in a request")
     template_timeout_seconds: Seconds = Field(default=5.0, description="to render a chat template")

@@ -85,7 +85,8 @@ def tokenizer_info(
     files: ModelFiles, tokenizer: Any, *, stop_ids: list[int], logits_size: int, context_length: int
 ) -> TokenizerInfo:
     """All that the gateway needs to turn chats into ids and ids into text (`GET /v1/tokenizer`)."""
-    template, with_tools = tokenizer.chat_template, None
+    template: Any = tokenizer.chat_template
+    with_tools: str | None = None
     if isinstance(template, Mapping):  # named ones: transformers picks by these two names
         template, with_tools = template.get("default"), template.get("tool_use")
     named = tokenizer.special_tokens_map

@@ -17,12 +17,14 @@ router = APIRouter()
 Served = Annotated[Gateway, Depends(gateway_of)]
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health")
 async def health() -> Health:
     """The process is alive."""
     return Health()
 
 
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", responses={503: {"model": Ready, "description": "Not ready"}})
 async def ready(gateway: Served, response: Response) -> Ready:
     """Requests can be answered: a target is there, and its tokenizer has been read."""
@@ -37,6 +39,7 @@ async def ready(gateway: Served, response: Response) -> Ready:
     return Ready(ready=is_ready, detail=detail)
 
 
+@router.head("/metrics", include_in_schema=False)
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def prometheus(gateway: Served) -> Response:
     """Metrics in Prometheus' text format."""

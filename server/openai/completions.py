@@ -80,9 +80,9 @@ def _job(
         vocabulary = model.target.vocabulary
         if vocabulary is not None and any(token_id >= vocabulary.logits_size for token_id in prompt):
             raise InvalidRequest("'prompt' holds a token id that the model does not have", param="prompt")
-    requested = body.max_tokens if body.max_tokens is not None else _DEFAULT_MAX_TOKENS
-    if body.max_tokens is None:
-        requested = max(1, min(requested, model.target.context_length - len(token_ids)))
+    requested = params.requested_tokens(body)
+    if requested is None:
+        requested = max(1, min(_DEFAULT_MAX_TOKENS, model.target.context_length - len(token_ids)))
     return Job(
         prompt=token_ids,
         max_tokens=params.output_tokens(requested, None, len(token_ids), model.target, gateway.config, "prompt"),

@@ -141,8 +141,6 @@ def make_plan(
     """
     config = gateway.config
     wanted = choices_wanted(options, len(jobs), config)
-    if options.stream_options is not None and not options.stream:
-        raise InvalidRequest("'stream_options' is only allowed with 'stream'", param="stream_options")
     for job in jobs:
         if (options.min_tokens or 0) > job.max_tokens:
             raise InvalidRequest(f"'min_tokens' must not exceed max_tokens ({job.max_tokens})", param="min_tokens")

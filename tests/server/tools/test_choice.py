@@ -30,7 +30,6 @@ def test_what_the_fields_mean() -> None:
     [
         (None, "required", None, "tool_choice"),
         (None, {"type": "function", "function": {"name": "add"}}, None, "tool_choice"),
-        (None, None, True, "parallel_tool_calls"),
         ([_tool("add"), _tool("add")], None, None, "tools[1].function.name"),
         ([_tool("a b")], None, None, "tools[0].function.name"),
         ([_tool("")], None, None, "tools[0].function.name"),

@@ -1,4 +1,5 @@
-"""A draft worker that behaves as a test says, over real sockets."""
+"""The draft worker that vLLM's proposer asks, over real sockets and threads of its own: the proposer blocks, and so
+may a test's answer. Workers for the gateway, on its event loop, are testing/fakes/worker.py."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def errors(status: int) -> Behaviour:
     return lambda batch: json.dumps({"items": [{"error": {"status": status}} for _ in batch.items]}).encode()
 
 
-class FakeWorker:
+class BatchDrafter:
     """`behaviour` makes the body of each answer to /v1/draft/batch; None: the connection is cut instead."""
 
     def __init__(self) -> None:
