@@ -139,6 +139,7 @@ def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pic
             trust_remote_code=False,
             use_safetensors=None if allow_pickle_weights else True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # check_report names the tensor; the library would not
         )
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{files.id}: could not be loaded: {error}") from error
