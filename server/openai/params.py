@@ -6,10 +6,9 @@ import secrets
 
 from config.gateway import GatewayConfig
 from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, ModelInfo, Sampling
-from server.backend import ServedModel
+from server.backend import ServedModel, Speculation
 from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
 from server.openai.options import GenerationOptions, SpeculativeOptions
-from server.rounds import Speculation
 
 _DEFAULT_DEPTH = 8
 _DEFAULT_THRESHOLD = 0.1
