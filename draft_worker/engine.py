@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.messages import Candidate, DraftRequest, DraftTimings, ModelInfo, TokenizerInfo
-from worker.metrics import Reading
+from basics.metrics import Watched
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
+from protocol.messages import (
+    Candidate,
+    Capabilities,
+    DraftRequest,
+    DraftTimings,
+    GrammarType,
+    ModelInfo,
+    Sampling,
+    TokenizerInfo,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +27,20 @@ class Draft:
     candidates: list[Candidate]
     cached_tokens: int
     timings: DraftTimings
+
+
+def capabilities(grammar_types: Sequence[GrammarType] = ()) -> Capabilities:
+    """What every draft worker can do; the engine that loads a model adds the grammars that it honours."""
+    return Capabilities(
+        rounds=[],
+        strategies=[],
+        max_candidates=MAX_CANDIDATES,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        sampling=list(Sampling.model_fields),
+        grammar_types=list(grammar_types),
+        q=True,
+        prediction=True,
+    )
 
 
 class DraftEngine(Protocol):
@@ -37,11 +61,11 @@ class DraftEngine(Protocol):
         """The session with this serial is gone."""
         ...
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         """What metrics show of the engine's state."""
         ...
 
-    def counters(self) -> Sequence[Reading]: ...
+    def counters(self) -> Sequence[Watched]: ...
 
     def close(self, patience: float) -> None:
         """Give running work `patience` seconds, then end it."""

@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import dataclass
+from typing import get_args
 
-from config.workers import LOOKUP_DRAFTER, DraftWorkerConfig
+from basics.names import LOOKUP
+from config.workers import DraftWorkerConfig
 from draft_worker.checks import check_draft
 from draft_worker.drafters.forced import ForcedDrafter
 from draft_worker.drafters.lookup import LookupIndex
 from draft_worker.drafters.prediction import PredictionDrafter
-from draft_worker.engine import Draft, DraftEngine
+from draft_worker.engine import Draft, DraftEngine, capabilities
 from draft_worker.metrics import DraftMetrics
 from protocol.messages import (
-    MAX_CANDIDATES,
-    MAX_DRAFT_TOKENS,
     MAX_TOKENS_PER_MESSAGE,
     Candidate,
-    Capabilities,
     DraftRequest,
     DraftResponse,
     DraftTimings,
+    GrammarType,
     ModelInfo,
-    Sampling,
     Source,
     TopK,
 )
@@ -122,7 +121,7 @@ class DraftService:
                 return "prediction", _copied(drafts, request, unchanged, began)
         if self._forced is not None and (forced := self._forced.draft(request, ids, owner, tokens)):
             return "grammar", _copied([forced], request, unchanged, began)
-        if self.engine is None or request.draft_model == LOOKUP_DRAFTER:
+        if self.engine is None or request.draft_model == LOOKUP:
             state.index.extend(ids)
             found = state.index.continuations(ids, tokens, request.num_candidates)
             return "lookup", _copied(self._permitted(request, ids, owner, found), request, unchanged, began)
@@ -164,8 +163,8 @@ def _copied(drafts: list[list[int]], request: DraftRequest, unchanged: int, bega
 def _lookup_info(config: DraftWorkerConfig) -> ModelInfo:
     return ModelInfo(
         role="draft",
-        id=LOOKUP_DRAFTER,
-        engine=LOOKUP_DRAFTER,
+        id=LOOKUP,
+        engine=LOOKUP,
         dtype=None,
         device="cpu",
         vocabulary=None,
@@ -173,16 +172,7 @@ def _lookup_info(config: DraftWorkerConfig) -> ModelInfo:
         stop_token_ids=[],
         context_length=MAX_TOKENS_PER_MESSAGE,
         max_sessions=config.max_sessions,
-        fingerprint=LOOKUP_DRAFTER,
-        capabilities=Capabilities(
-            rounds=[],
-            strategies=[],
-            max_candidates=MAX_CANDIDATES,
-            max_draft_tokens=MAX_DRAFT_TOKENS,
-            sampling=list(Sampling.model_fields),
-            grammar_types=["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"],
-            q=True,
-            prediction=True,
-        ),
+        fingerprint=LOOKUP,
+        capabilities=capabilities(get_args(GrammarType)),
         step_seconds=[],
     )

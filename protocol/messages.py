@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
+
 PROTOCOL_VERSION = 1
 MAX_TOKENS_PER_MESSAGE = 1_048_576
-MAX_DRAFT_TOKENS = 32
-MAX_CANDIDATES = 8
 MAX_LOGPROBS = 20
 Q_SUM_TOLERANCE = 1e-4
 """How far a q may be from summing to one: what float32 arithmetic on the draft's side explains."""
@@ -22,8 +22,6 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS_PER_MESSAGE, fail_fast=True)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
-Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
-STRATEGIES: tuple[Strategy, ...] = ("deterministic", "probabilistic", "threshold", "greedy")
 GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
 Source = Literal["model", "lookup", "prediction", "grammar", "cache"]
 Finite = Annotated[float, Field(allow_inf_nan=False)]

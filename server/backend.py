@@ -8,13 +8,13 @@ from typing import Protocol
 
 from prometheus_client.registry import Collector
 
+from basics.names import Strategy
 from protocol.messages import (
     Capabilities,
     Grammar,
     ModelInfo,
     Sampling,
     StopReason,
-    Strategy,
     TokenizerInfo,
     TokenLogprob,
 )

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from protocol.messages import MAX_CANDIDATES
+from basics.names import MAX_CANDIDATES
 from server.backend import Round
 from server.text.choice import Choice
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+from basics.breaker import Breaker
 from protocol.messages import ModelInfo, TokenizerInfo
 from server.fleet.client import WorkerClient
 from server.fleet.failures import Busy, Refused, SessionLost, WorkerFailure
 from server.fleet.metrics import WorkerMetrics
 from server.fleet.times import DraftTimes, StepTimes
-from server.workers.breaker import Breaker
 
 log = logging.getLogger(__name__)
 
