@@ -351,6 +351,9 @@ class TokenizerInfo(Reply):
     model_id: str
     tokenizer_json: str = Field(description="the whole tokenizer.json, as text")
     chat_template: str | None
+    tool_chat_template: str | None = Field(
+        default=None, description="used in place of chat_template where a request has tools; null: chat_template is"
+    )
     bos_token: str | None
     eos_token: str | None
     special_tokens: dict[str, str] = Field(description="named tokens a chat template may use, bos_token among them")

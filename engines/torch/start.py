@@ -19,7 +19,7 @@ from engines.torch.chains import ChainRunner
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.runner import Runner
-from engines.torch.support import context_length
+from engines.torch.support import context_length, shortened
 from protocol.messages import Capabilities
 
 logger = logging.getLogger(__name__)
@@ -110,4 +110,7 @@ def _slot_length(config: WorkerConfig, files: ModelFiles) -> int:
         described = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
+    cut = shortened(described)
+    if cut is not None:
+        logger.warning("%s: %s", files.id, cut)
     return min(context_length(described), LONGEST_DEFAULT_CONTEXT)
