@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from server.metrics import Metrics
-from server.workers.metrics import WorkerMetrics
+from server.fleet.metrics import WorkerMetrics
 from testing.wire import async_test
 from testing.worker_apps import Worker, drafter, target
 
