@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from server.metrics import Metrics
 from server.fleet.metrics import WorkerMetrics
+from server.metrics import Metrics
 from testing.wire import async_test
 from testing.worker_apps import Worker, drafter, target
 
