@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from basics.names import MAX_DRAFT_TOKENS
 from config.urls import worker_url
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -63,7 +64,10 @@ class GatewayConfig(BaseModel):
     # Speculation where a request does not say.
     draft_model: str | None = Field(default=None, description="default drafter; none: the draft worker's own")
     draft_tokens: int | None = Field(
-        default=None, ge=1, le=32, description="default γ: draft tokens a round; none: the target's pair's, else 5"
+        default=None,
+        ge=1,
+        le=MAX_DRAFT_TOKENS,
+        description="default γ: draft tokens a round; none: the target's pair's, else 5",
     )
     adaptive_speculation: bool = Field(default=True, description="let γ and N adapt unless a request says otherwise")
 

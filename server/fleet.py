@@ -9,6 +9,8 @@ from contextlib import aclosing
 
 from prometheus_client.registry import Collector
 
+from basics.breaker import Breaker
+from basics.names import LOOKUP
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
 from protocol.messages import Capabilities, Grammar, ModelInfo
@@ -20,7 +22,6 @@ from server.rounds import GenerationRequest, Round, Speculation
 from server.sequence import TokenSequence
 from server.target_rounds import fault, target_drives
 from server.workers.admission import Admission
-from server.workers.breaker import Breaker
 from server.workers.budget import RetryBudget
 from server.workers.capabilities import common, of_any
 from server.workers.client import WorkerClient
@@ -36,8 +37,6 @@ from server.workers.transport import Transport
 from server.workers.worker import Role, Worker
 
 _CLOSE_SECONDS = 2.0
-# Every draft worker drafts by lookup too, whatever its own model.
-_LOOKUP = "lookup"
 
 
 class Fleet:
@@ -126,7 +125,7 @@ class Fleet:
             gateway_drives = not driven and "gateway" in info.capabilities.rounds
             if drafters is not None and gateway_drives and info.vocabulary is not None:
                 target.require(lambda info: "gateway" in info.capabilities.rounds)
-                lookup = _LOOKUP if self._draft_model(request.speculation.draft_model) == _LOOKUP else None
+                lookup = LOOKUP if self._draft_model(request.speculation.draft_model) == LOOKUP else None
                 drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call, lookup)
                 speculating = Speculating(
                     drafts=drafts,
@@ -184,7 +183,7 @@ class Fleet:
         workers = [worker for worker in self._drafters if worker.info is not None and worker.info.id == name]
         if workers:
             return Pool(workers)
-        return self._pools[None] if name == _LOOKUP else None
+        return self._pools[None] if name == LOOKUP else None
 
     def _draft_model(self, asked: str | None) -> str | None:
         return asked or self._config.draft_model
@@ -211,7 +210,7 @@ class Fleet:
         if self._config.draft_model is not None:
             names.add(self._config.draft_model)
         if names:
-            names.add(_LOOKUP)
+            names.add(LOOKUP)
         return sorted(names)
 
     def _drafter_state(self, target: str) -> DrafterState:

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from protocol.messages import Grammar, Sampling, StopReason, Strategy, TokenLogprob
+from basics.names import Strategy
+from protocol.messages import Grammar, Sampling, StopReason, TokenLogprob
 
 
 @dataclass(frozen=True, slots=True)

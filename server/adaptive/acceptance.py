@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.messages import MAX_DRAFT_TOKENS
+from basics.names import MAX_DRAFT_TOKENS
 
 _FIRST_GUESS = 0.7
 

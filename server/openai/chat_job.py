@@ -38,7 +38,8 @@ def prepare(gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, t
         continue_final_message=bool(body.continue_final_message),
     )
     prompt = text.tokenizer.encode(rendered, add_special_tokens=False)
-    thought = reasoning_formats.choose(text.info.chat_template or "", gateway.config.reasoning_parser)
+    template = text.template(tools=bool(body.tools) and use.mode != "none")
+    thought = reasoning_formats.choose(template.source if template else "", gateway.config.reasoning_parser)
     start = reasoning_formats.start_of(thought, rendered) if thought is not None else "outside"
     reading = Reading(use, calls, thought, start)
     if body.top_logprobs and not body.logprobs:
@@ -76,7 +77,8 @@ def _call_format(gateway: Gateway, use: ToolUse, text: TextModel) -> CallFormat 
     """How the model writes calls; None where it may not make any. Raises NotSupported where that is not known."""
     if use.mode == "none":
         return None
-    form = call_formats.choose(text.info.chat_template or "", text.info.model_id, gateway.config.tool_call_parser)
+    template = text.template(tools=True)
+    form = call_formats.choose(template.source if template else "", text.info.model_id, gateway.config.tool_call_parser)
     if form is None:
         raise NotSupported(
             "'tools' is not supported: nothing tells how this model writes tool calls (the setting tool_call_parser "
@@ -89,7 +91,8 @@ def _call_format(gateway: Gateway, use: ToolUse, text: TextModel) -> CallFormat 
 def _template_variables(body: ChatCompletionRequest, text: TextModel) -> dict[str, Any]:
     variables: dict[str, Any] = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
-        if text.template is None or not text.template.mentions("reasoning_effort"):
+        template = text.template(tools=bool(body.tools))
+        if template is None or not template.mentions("reasoning_effort"):
             logger.info("reasoning_effort is ignored: this model's chat template does not read it")
         else:
             variables.setdefault("reasoning_effort", body.reasoning_effort)

@@ -6,7 +6,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
-from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, MAX_TOKENS_PER_MESSAGE, Seed, Strategy, TokenId
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
+from protocol.messages import MAX_TOKENS_PER_MESSAGE, Seed, TokenId
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 

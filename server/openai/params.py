@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import secrets
 
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from config.gateway import GatewayConfig
-from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, ModelInfo, Sampling
+from protocol.messages import ModelInfo, Sampling
 from server.backend import ServedModel
 from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
 from server.openai.options import GenerationOptions, SpeculativeOptions

@@ -29,7 +29,8 @@ def render_chat(
     Several system or developer messages in front are joined where the template takes one. Raises InvalidRequest where
     it does not take the messages or the model has none.
     """
-    if text.template is None:
+    template = text.template(tools=bool(tools))
+    if template is None:
         raise InvalidRequest(
             "this model has no chat template: use /v1/completions", param="messages", code="no_chat_template"
         )
@@ -42,7 +43,7 @@ def render_chat(
         raise InvalidRequest(
             "'continue_final_message' and 'add_generation_prompt' exclude each other", param="continue_final_message"
         )
-    plain = template_messages(messages, text.template.mentions("developer"))
+    plain = template_messages(messages, template.mentions("developer"))
     if continue_final_message and not plain[-1]["content"]:
         raise InvalidRequest("'continue_final_message' needs text in the last message", param="continue_final_message")
     options: dict[str, Any] = {
@@ -52,9 +53,9 @@ def render_chat(
     }
     try:
         roles = [message["role"] for message in plain[: leading_instructions(plain)]]
-        if len(roles) > 1 and not text.template.takes_instructions(roles, **options):
+        if len(roles) > 1 and not template.takes_instructions(roles, **options):
             plain = joined(plain)
-        return text.template.render(
+        return template.render(
             plain,
             add_generation_prompt=add_generation_prompt is not False and not continue_final_message,
             continue_final_message=continue_final_message,

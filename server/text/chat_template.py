@@ -78,6 +78,11 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self._source = source
 
+    @property
+    def source(self) -> str:
+        """The template's text."""
+        return self._source
+
     def mentions(self, word: str) -> bool:
         """Whether the template's text has `word` in it: a role it knows, or a variable it reads."""
         return word in self._source

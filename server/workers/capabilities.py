@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.messages import STRATEGIES, Capabilities
+from basics.names import STRATEGIES
+from protocol.messages import Capabilities
 
 
 def common(all_of: list[Capabilities]) -> Capabilities:

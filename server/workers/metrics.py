@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
-from server.workers.breaker import Breaker, State
+from basics.breaker import Breaker, State
 
 _BREAKER_VALUES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
 _ROUND_TRIP_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
+from basics.breaker import Breaker
 from protocol.messages import ModelInfo, TokenizerInfo
 from server.adaptive.times import DraftTimes, StepTimes
-from server.workers.breaker import Breaker
 from server.workers.client import WorkerClient
 from server.workers.failures import Busy, Refused, SessionLost, WorkerFailure
 from server.workers.metrics import WorkerMetrics

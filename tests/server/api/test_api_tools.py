@@ -60,6 +60,20 @@ def ask(running: Running, **changes: Any) -> ChatCompletion:
     return running.sdk.chat.completions.create(model=MODEL, messages=HI, **{"tools": [ADD, NOOP], **changes})
 
 
+def test_a_template_for_tools_is_used_where_there_are_tools(start_session: Start) -> None:
+    """Named templates: `default` knows no tools, so with it they would vanish from the prompt."""
+    served = model(TOOL_TEMPLATE)
+    plain = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    told = served.tokenizer.model_copy(update={"chat_template": plain, "tool_chat_template": TOOL_TEMPLATE})
+    running = start_session(ScriptedBackend(served=served_model(tokenizer=told, grammar_types=["structural_tag"])))
+    running.backend.text = CALL
+    choice = ask(running).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert '"description": "Adds"' in prompt_of(running)
+    running.sdk.chat.completions.create(model=MODEL, messages=HI)
+    assert prompt_of(running) == "[user]What is 1 + 2?"
+
+
 def test_calls_are_read_from_the_text(gateway: Running, backend: ScriptedBackend) -> None:
     backend.text = TWO
     choice = ask(gateway).choices[0]

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from basics.breaker import Breaker
 from protocol.hashing import PrefixHashes
 from protocol.messages import TokenizerInfo
 from server.sequence import TokenSequence
-from server.workers.breaker import Breaker
 from server.workers.budget import RetryBudget
 from server.workers.client import WorkerClient
 from server.workers.metrics import WorkerMetrics
@@ -30,44 +30,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-def test_breaker() -> None:
-    clock = Clock()
-    breaker = Breaker(threshold=2, cooldown=1.0, max_cooldown=3.0, clock=clock)
-    breaker.failure()
-    breaker.success()
-    breaker.failure()
-    assert breaker.state == "closed", "only failures in a row count"
-    breaker.failure()
-    assert not breaker.allow()
-    clock.now = 1.0
-    assert breaker.allow()
-    assert not breaker.allow(), "one caller tries"
-    breaker.release()
-    assert breaker.allow()
-    breaker.failure()
-    clock.now = 2.9
-    assert not breaker.allow(), "the second time it is left alone for twice as long"
-    clock.now = 3.0
-    assert breaker.allow()
-    breaker.failure()
-    clock.now = 6.0
-    assert breaker.allow(), "but never longer than the most"
-    breaker.success()
-    assert breaker.allow()
-    assert breaker.allow()
-    assert [breaker.state] == ["closed"]
-
-
-def test_late_failures_of_calls_begun_before_do_not_prolong_it() -> None:
-    clock = Clock()
-    breaker = Breaker(threshold=1, cooldown=1.0, clock=clock)
-    breaker.failure()
-    clock.now = 0.9
-    breaker.failure()
-    clock.now = 1.0
-    assert breaker.available
 
 
 def test_retry_budget() -> None:
