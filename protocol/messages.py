@@ -23,7 +23,8 @@ TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS_PER_MESSAGE, fai
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
 GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
-Source = Literal["model", "lookup", "prediction", "grammar", "cache"]
+Source = Annotated[str, Field(max_length=32, pattern=r"^[a-z][a-z0-9_]*$")]
+"""A drafter's name. Not a fixed list: a draft worker may have drafters that a gateway has not heard of."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 

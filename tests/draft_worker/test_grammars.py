@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from draft_worker.drafters.forced import ForcedDrafter
+from draft_worker.grammars import SessionGrammars
 from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.service import Grammars
 from protocol.messages import DraftRequest
@@ -26,44 +26,44 @@ def asked(ids: list[int], **fields: Any) -> DraftRequest:
 
 
 @pytest.fixture
-def drafter(compiler: GrammarCompiler, tokenizer: Tokenizer) -> ForcedDrafter:  # noqa: F811
-    return ForcedDrafter(lambda: (Grammars(compiler), tokenizer))
+def grammars(compiler: GrammarCompiler, tokenizer: Tokenizer) -> SessionGrammars:  # noqa: F811
+    return SessionGrammars(lambda: (Grammars(compiler), tokenizer))
 
 
 @async_test
-async def test_it_spells_what_must_come(drafter: ForcedDrafter, tokenizer: Tokenizer) -> None:  # noqa: F811
-    assert drafter.draft(asked([5]), [5], 1, 8) == [], "nothing is known before the grammar was read"
-    await drafter.read(asked([5], draft_tokens=0), 1, float("inf"))
-    draft = drafter.draft(asked([5]), [5], 1, 8)
+async def test_it_spells_what_must_come(grammars: SessionGrammars, tokenizer: Tokenizer) -> None:  # noqa: F811
+    assert grammars.forced(asked([5]), [5], 1, 8) == [], "nothing is known before the grammar was read"
+    await grammars.read(asked([5], draft_tokens=0), 1, float("inf"))
+    draft = grammars.forced(asked([5]), [5], 1, 8)
     assert len(draft) > 1
     assert '{"name": '.startswith(tokenizer.decode(draft))
-    assert drafter.draft(asked([5]), [5], 1, 2) == draft[:2]
+    assert grammars.forced(asked([5]), [5], 1, 2) == draft[:2]
     begun = [5, *tokenizer.encode('{"name": true').ids]
-    assert tokenizer.decode(drafter.draft(asked(begun), begun, 1, 8)) == "}"
-    assert drafter.draft(asked([5]), [5], None, 8) == [], "a session is needed"
+    assert tokenizer.decode(grammars.forced(asked(begun), begun, 1, 8)) == "}"
+    assert grammars.forced(asked([5]), [5], None, 8) == [], "a session is needed"
 
 
 @async_test
 async def test_other_drafts_end_where_the_grammar_refuses(
-    drafter: ForcedDrafter,
+    grammars: SessionGrammars,
     tokenizer: Tokenizer,  # noqa: F811
 ) -> None:
     right, wrong = tokenizer.encode('{"name": ').ids, tokenizer.encode("3}").ids
-    assert drafter.permitted(asked([5]), [5], 1, [*right, *wrong]) == [*right, *wrong], "not yet known"
-    await drafter.read(asked([5]), 1, float("inf"))
-    assert drafter.permitted(asked([5]), [5], 1, [*right, *wrong]) == right
-    assert drafter.permitted(asked([5]), [5], 1, wrong) == []
-    assert drafter.permitted(asked([5], grammar=None), [5], 1, wrong) == wrong
+    assert grammars.permitted(asked([5]), [5], 1, [*right, *wrong]) == [*right, *wrong], "not yet known"
+    await grammars.read(asked([5]), 1, float("inf"))
+    assert grammars.permitted(asked([5]), [5], 1, [*right, *wrong]) == right
+    assert grammars.permitted(asked([5]), [5], 1, wrong) == []
+    assert grammars.permitted(asked([5], grammar=None), [5], 1, wrong) == wrong
 
 
 @async_test
 async def test_a_context_that_the_grammar_refuses_is_the_targets_business(
-    drafter: ForcedDrafter,
+    grammars: SessionGrammars,
     tokenizer: Tokenizer,  # noqa: F811
 ) -> None:
-    await drafter.read(asked([5]), 1, float("inf"))
+    await grammars.read(asked([5]), 1, float("inf"))
     ids = [5, *tokenizer.encode("not JSON").ids]
-    assert drafter.draft(asked(ids), ids, 1, 8) == []
+    assert grammars.forced(asked(ids), ids, 1, 8) == []
 
 
 @async_test
@@ -71,15 +71,15 @@ async def test_what_cannot_be_loaded_is_done_without(caplog: pytest.LogCaptureFi
     def load() -> Any:
         raise OSError("no such model")
 
-    drafter = ForcedDrafter(load)
+    grammars = SessionGrammars(load)
     for _ in range(2):
-        await drafter.read(asked([5]), 1, float("inf"))
-        assert drafter.draft(asked([5]), [5], 1, 8) == []
+        await grammars.read(asked([5]), 1, float("inf"))
+        assert grammars.forced(asked([5]), [5], 1, 8) == []
     assert caplog.text.count("no such model") == 1
 
 
 @async_test
-async def test_a_grammar_that_cannot_be_compiled_is_left_to_the_target(drafter: ForcedDrafter) -> None:
+async def test_a_grammar_that_cannot_be_compiled_is_left_to_the_target(grammars: SessionGrammars) -> None:
     bad = asked([5], grammar={"type": "regex", "value": "(", "start": 0})
-    await drafter.read(bad, 1, float("inf"))
-    assert drafter.draft(bad, [5], 1, 8) == []
+    await grammars.read(bad, 1, float("inf"))
+    assert grammars.forced(bad, [5], 1, 8) == []
