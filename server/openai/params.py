@@ -7,10 +7,9 @@ import secrets
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from config.gateway import GatewayConfig
 from protocol.messages import ModelInfo, Sampling
-from server.backend import ServedModel
+from server.backend import ServedModel, Speculation
 from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
 from server.openai.options import GenerationOptions, SpeculativeOptions
-from server.rounds import Speculation
 
 _DEFAULT_DEPTH = 8
 _DEFAULT_THRESHOLD = 0.1
