@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import report
-from benchmarks.models import BUNDLED, bundled
-from benchmarks.prompts import KINDS
+from testing.models import BUNDLED, bundled
+from testing.prompts import KINDS
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -1,4 +1,4 @@
-"""CPU against CUDA, on a machine with a GPU: `python benchmarks/gpu_noise.py` from the repository's root.
+"""CPU against CUDA, on a machine with a GPU: `python -m benchmarks.gpu_noise` from the repository's root.
 
 Needs torch alone. Checks that the hash is the same bits, the Gumbel noise the same to one ulp, the cuts of process()
 the same tokens with the same logits, and that draws agree. Ends with status 1 where one does not.
@@ -7,14 +7,11 @@ the same tokens with the same logits, and that draws agree. Ends with status 1 w
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from engines.sampling import noise
 from engines.sampling.distribution import Distribution

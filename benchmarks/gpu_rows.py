@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import ROOT, Process, Stack, free_port
 from benchmarks.synthetic_target import PROPOSER
 from benchmarks.vllm_server import VARIABLES, serve_vllm
+from testing.processes import ROOT, Process, Stack, free_port
 
 GAMMA = 5
 RATES = [0.75**place for place in range(1, GAMMA + 1)]

@@ -11,9 +11,9 @@ import argparse
 from typing import Any
 
 from benchmarks import report
-from benchmarks.client import Client
-from benchmarks.models import BUNDLED
-from benchmarks.processes import Stack
+from testing.client import Client
+from testing.models import BUNDLED
+from testing.processes import Stack
 
 LINES = 200
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.stack import Stack, running_stack
-from tests.tiny_models import make_tiny_model
+from testing.in_process import Stack, running_stack
+from testing.tiny_models import make_tiny_model
 
 FIXED: dict[str, Any] = {"draft_tokens": 5, "adaptive_speculation": False}
 PLAIN: dict[str, Any] = {"enabled": False}

@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
+from testing.in_process import Stack, running_stack
+from testing.tiny_models import make_tiny_model, make_tokenizer, truncate_model
+from testing.wire import request
 from tests.engines.grammar import schemas
-from tests.stack import Stack, running_stack
-from tests.tiny_models import make_tiny_model, make_tokenizer, truncate_model
-from tests.wire import request
 
 PLAIN: dict[str, Any] = {"enabled": False}
 DRAFTED: list[dict[str, Any]] = [

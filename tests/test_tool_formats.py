@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from tests.stack import Stack, running_stack
+from testing.in_process import Stack, running_stack
+from testing.tiny_models import make_tiny_model
 from tests.test_openai_clients import ADD, HI, TELL, Sum
-from tests.tiny_models import make_tiny_model
 
 PLAIN: dict[str, Any] = {"enabled": False}
 DRAFTED: dict[str, Any] = {"draft_tokens": 6, "adaptive_speculation": False}

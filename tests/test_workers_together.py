@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.scripted_draft import Script
 from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
-from server.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Plan, Times
-from server.adaptive.times import DraftTimes, StepTimes
-from server.round_loop import Planner
+from server.fleet.times import DraftTimes, StepTimes
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Plan, Times
+from server.rounds.loop import Planner
 from target_worker.app import create_app as create_target_app
-from tests.fake_runner import FakeRunner
-from tests.tiny_models import make_tiny_model, truncate_model
-from tests.worker_apps import Drafter, Target, running
+from testing.fakes.runner import FakeRunner
+from testing.scripted_draft import Script
+from testing.tiny_models import make_tiny_model, truncate_model
+from testing.worker_apps import Drafter, Target, running
 
 LENGTH = 12
 VOCABULARY = 384

@@ -11,7 +11,7 @@ import torch
 from engines.drawing import Drawing, Limits
 from engines.grammar.errors import GrammarError
 from protocol.messages import VerifyRequest
-from tests.wire import request
+from testing.wire import request
 
 IDS = [1, 2, 3]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.equality import running
-from benchmarks.processes import Stack
-from benchmarks.stacks import BITWISE, Services, start
-from tests.tiny_models import make_tiny_model, truncate_model
+from testing.equality import running
+from testing.processes import Stack
+from testing.stacks import BITWISE, Services, start
+from testing.tiny_models import make_tiny_model, truncate_model
 
 TINY_VOCABULARY = 384
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fake_runner import FakeRunner
-from tests.wire import async_test
-from tests.worker_apps import STOP, Target, target
+from testing.fakes.runner import FakeRunner
+from testing.wire import async_test
+from testing.worker_apps import STOP, Target, target
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 DRAFT = st.tuples(st.integers(0, 6), st.lists(st.integers(0, 31), max_size=6))

@@ -18,7 +18,7 @@ from engines.errors import BatchInvarianceError
 from engines.torch import runner as runner_module
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, self_check
 from engines.torch.runner import Row, Runner
-from tests.tiny_models import Architecture, make_tiny_model
+from testing.tiny_models import Architecture, make_tiny_model
 
 LENGTH = 140
 # Widths that leave a tail after full vectors, so that scalar and vector code both take part.
