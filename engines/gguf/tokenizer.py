@@ -15,7 +15,8 @@ _PREFIX = "tokenizer.ggml."
 _CONTROL, _USER_DEFINED = 3, 4
 # Ways of splitting whose vocabularies are looked up whole before merging, and begin with a BOS unless the file denies.
 WHOLE_WORDS_AND_BOS = frozenset({
-    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken",
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
+    "tekken",
 })  # fmt: skip
 # GPT-2's way; and the same after every digit was set apart.
 GPT2 = frozenset({"gpt-2", "olmo"})
