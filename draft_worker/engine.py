@@ -52,7 +52,7 @@ class DraftEngine(Protocol):
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.
 
-        `owner` is the session's serial, None where the request belongs to none; `deadline` is on time.monotonic's
+        `owner` is the session's serial, None if the request belongs to none; `deadline` is on time.monotonic's
         clock. Cancelling the call frees what it holds before it returns.
         """
         ...

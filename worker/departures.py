@@ -68,7 +68,7 @@ class LinesResponse(Response):
             if sending.done():
                 sending.result()
         except TimeoutError:
-            # Returning in mid-answer has the server close the connection: who does not read can be told no more.
+            # Returning in mid-answer makes the server close the connection: whoever does not read gets no more.
             logger.warning("a reader left its stream unread for %g s and was cut off", self._stall_seconds)
         finally:
             gone.cancel()

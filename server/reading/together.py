@@ -24,7 +24,7 @@ Event = Reasoning | Content | CallStart | ArgumentsDelta
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What to look for. `calls` is None where no tool may be called, `thought` where the model does not think aloud."""
+    """What to look for. `calls` is None if no tool may be called, `thought` where the model does not think aloud."""
 
     use: ToolUse
     calls: CallFormat | None = None
