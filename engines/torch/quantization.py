@@ -42,9 +42,7 @@ def check_quantization(folder: Path, config: Any) -> None:
     odd = _tensor_in_few_bits(folder)
     if odd is not None:
         name, dtype = odd
-        raise ModelError(
-            f"tensor {name} is stored as {dtype}, and nothing in the folder says how it was quantised"
-        )
+        raise ModelError(f"tensor {name} is stored as {dtype}, and nothing in the folder says how it was quantised")
 
 
 def _check_method(described: Mapping[str, Any]) -> None:
