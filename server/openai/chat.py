@@ -63,8 +63,8 @@ async def chat_completions(
         gateway,
         request,
         plan,
-        lambda plan: ChatChunks(plan, reading),
-        lambda plan, deltas: whole(plan, reading, deltas),
+        lambda: ChatChunks(plan, reading),
+        lambda deltas: whole(plan, reading, deltas),
     )
 
 

@@ -14,7 +14,7 @@ from server.openai.constraints import constraint, for_chat
 from server.openai.plan import Job
 from server.openai.prompt import render_chat
 from server.openai.tool_choice import choice_as_json
-from server.reading.reasoning import formats as reasoning_formats
+from server.reading import reasoning
 from server.reading.together import AnswerReading
 from server.reading.tools import formats as call_formats
 from server.reading.tools.choice import ToolError, ToolUse, resolve
@@ -41,8 +41,8 @@ def prepare(
     )
     prompt = text.tokenizer.encode(rendered, add_special_tokens=False)
     template = text.template(tools=bool(body.tools) and use.mode != "none")
-    thought = reasoning_formats.choose(template.source if template else "", gateway.config.reasoning_parser)
-    start = reasoning_formats.start_of(thought, rendered) if thought is not None else "outside"
+    thought = reasoning.choose(template.source if template else "", gateway.config.reasoning_parser)
+    start = reasoning.start_of(thought, rendered) if thought is not None else "outside"
     reading = AnswerReading(use, calls, thought, start)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")

@@ -15,12 +15,11 @@ from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
 from protocol.messages import Grammar
-from server.reading.reasoning.formats import FORMATS as THOUGHTS
-from server.reading.reasoning.formats import Start
-from server.reading.reasoning.grammar import after_reasoning
+from server.reading.grammars import after_reasoning, call_grammar
+from server.reading.reasoning import FORMATS as THOUGHTS
+from server.reading.reasoning import Start
 from server.reading.tools.choice import resolve
 from server.reading.tools.formats import FORMATS
-from server.reading.tools.grammar import call_grammar
 from server.reading.tools.parser import parse
 from tests.engines.grammar.conftest import LOGITS_SIZE, compiler, tokenizer  # noqa: F401 - fixtures
 
