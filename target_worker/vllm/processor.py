@@ -11,13 +11,13 @@ from torch import Tensor
 from basics.names import Strategy
 from engines.sampling.batch import Draws
 from engines.sampling.rows import SamplingRow
-from engines.vllm.processor import DrawingProcessor
+from engines.vllm.processor import SamplingProcessor
 from protocol.messages import TopK
 from target_worker.strategies import STRATEGIES
 from target_worker.strategies.drafts import Target, pad_drafts
 from target_worker.strategies.probabilistic import pad_q
 
-CLASS = f"{__name__}:VerifyingProcessor"
+CLASS = f"{__name__}:VerdictProcessor"
 
 
 def judging(strategy: Strategy, drafted: int | None, q: TopK | None) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def judging(strategy: Strategy, drafted: int | None, q: TopK | None) -> dict[str
     return {"strategy": strategy, "drafted": drafted, "q": entries}
 
 
-class VerifyingProcessor(DrawingProcessor):
+class VerdictProcessor(SamplingProcessor):
     """Emits at each place the drafted token if the strategy accepts it, else what the strategy emits instead.
 
     vLLM's raw_logprobs are taken before, so that a row of NaN shows as a log-probability of NaN.
@@ -41,8 +41,8 @@ class VerifyingProcessor(DrawingProcessor):
 
     def write_failure(self, logits: Tensor) -> None:
         # Every token that could be put here may be a right one, and what goes with it (raw_logprobs) is out of reach:
-        # there is no way to fail this request alone. Places at which a grammar permits nothing are refused before they
-        # come here (engines/drawing.py), so this is a fault of the machine's or our own.
+        # there is no way to fail this request alone. Places at which a grammar permits nothing are refused before
+        # they come here (engines/drawing.py), so that a fault of the machine's or our own is left.
         if not bool(logits.log_softmax(-1).isnan().any()):
             raise RuntimeError("no token could be drawn from usable logits")
         _leave_only(logits, 0)
