@@ -28,7 +28,7 @@ from server.openai.chat_job import plan_chat
 from server.openai.chat_schema import ChatCompletionRequest
 from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
-from server.openai.plan import Plan
+from server.openai.plan import Plan, served
 from server.openai.serve import CompletionStream, answer
 from server.reading.together import AnswerReading, Event, Thought
 from server.reading.tools.parser import CallArguments, CallStart, Content, collect
@@ -45,7 +45,8 @@ async def chat_completions(
 ) -> Response:
     """Answers a conversation, whole or as server-sent events."""
     traceparent = request.headers.get("traceparent")
-    plan, reading = await plan_chat(gateway, body, prefix="chatcmpl-", traceparent=traceparent)
+    model = served(gateway, body.model)
+    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", traceparent=traceparent)
     return await answer(
         gateway,
         request,

@@ -11,7 +11,7 @@ from server.gateway import Gateway
 from server.openai import params
 from server.openai.chat_schema import ChatCompletionRequest, as_sent
 from server.openai.constraints import check, constraint, for_chat
-from server.openai.plan import Plan, PromptJob, make_plan, served
+from server.openai.plan import Plan, PromptJob, make_plan
 from server.openai.prompt import render_chat
 from server.openai.tool_choice import choice_as_json
 from server.reading import reasoning
@@ -25,13 +25,12 @@ logger = logging.getLogger(__name__)
 
 
 async def plan_chat(
-    gateway: Gateway, body: ChatCompletionRequest, *, prefix: str, traceparent: str | None
+    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, *, prefix: str, traceparent: str | None
 ) -> tuple[Plan, AnswerReading]:
     """Every step between a checked body and generation (server.openai.serve.answer), for all endpoints that chat.
 
     `prefix` begins the answer's id. Raises ApiError for what cannot be honoured.
     """
-    model = served(gateway, body.model)
     text = await gateway.texts.get(model.tokenizer)
     job, reading = await gateway.texts.run(lambda: _prepare(gateway, body, model, text))
     await check(gateway, job.constraint)
