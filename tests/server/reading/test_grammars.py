@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from engines.grammar.bitmask import mask_logits_
+from engines.grammar.bitmask import unpack
 from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
@@ -40,7 +40,9 @@ def write(compiler: GrammarCompiler, tokenizer: Tokenizer, grammar: Grammar, see
     while not state.terminated:
         assert len(ids) < 600
         logits = torch.randn(1, LOGITS_SIZE, generator=generator) + bias
-        ids.append(int(mask_logits_(logits, state.masks_along([]).bitmask).argmax()))
+        ids.append(
+            int(logits.masked_fill(~unpack(state.masks_along([]).bitmask, logits.shape[-1]), -torch.inf).argmax())
+        )
         state.sync(ids)
     return tokenizer.decode(ids[:-1], skip_special_tokens=False)
 
