@@ -73,11 +73,9 @@ def _emitted(max_tokens: int, logprobs: int | None, answer: VerifyResponse, voca
         entries = answer.logprobs
         _require(entries is not None and len(entries) == len(ids), "logprobs do not fit the tokens")
         for entry in entries or ():
-            _require(
-                isfinite(entry.logprob) and len(entry.top) <= max(logprobs, 1), "a logprob that is not a finite number"
-            )
+            _require(isfinite(entry.logprob) and len(entry.top) <= max(logprobs, 1), "a logprob that is not finite")
             _ids([token for token, _ in entry.top], vocabulary_size)
-            _require(all(isfinite(value) for _, value in entry.top), "a logprob that is not a finite number")
+            _require(all(isfinite(value) for _, value in entry.top), "a logprob that is not finite")
 
 
 def _check_q(candidate: Candidate, vocabulary_size: int) -> None:

@@ -52,7 +52,7 @@ class RoundOutcome:
         """The round had its draft not ended with a stop token, but gone on to all that was asked for.
 
         If the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic`
-        whether a position carries a draft must not depend on that noise; so what γ follows from must not reveal what was
+        whether a position carries a draft must not depend on that noise; so what γ follows from must not show what was
         drawn.
         """
         return replace(
