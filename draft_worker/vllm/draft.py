@@ -66,7 +66,7 @@ class VllmDraft:
         return Candidate(token_ids=tokens)
 
     async def _grow(self, tail: list[int], count: int, sampling: Sampling | None) -> list[Told]:
-        """`count` tokens after the context and `tail`, fewer where one of them is a stop token."""
+        """`count` tokens after the context and `tail`, fewer if one of them is a stop token."""
         if self._request.grammar is None:
             return await self._told(tail, count, sampling) if count else []
         found: list[Told] = []
