@@ -14,8 +14,8 @@ from server.openai.constraints import constraint, for_chat
 from server.openai.plan import Job
 from server.openai.prompt import render_chat
 from server.openai.tool_choice import choice_as_json
-from server.reading.reasoning import formats as reasoning_formats
-from server.reading.together import Reading
+from server.reading import reasoning
+from server.reading.together import AnswerReading
 from server.reading.tools import formats as call_formats
 from server.reading.tools.choice import ToolError, ToolUse, resolve
 from server.reading.tools.formats import CallFormat
@@ -24,7 +24,9 @@ from server.text.model import TextModel
 logger = logging.getLogger(__name__)
 
 
-def prepare(gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, text: TextModel) -> tuple[Job, Reading]:
+def prepare(
+    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, text: TextModel
+) -> tuple[Job, AnswerReading]:
     """Slow for long prompts: call it in a thread. Raises ApiError for what cannot be honoured."""
     use = _tool_use(body)
     calls = _call_format(gateway, use, text)
@@ -39,9 +41,9 @@ def prepare(gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, t
     )
     prompt = text.tokenizer.encode(rendered, add_special_tokens=False)
     template = text.template(tools=bool(body.tools) and use.mode != "none")
-    thought = reasoning_formats.choose(template.source if template else "", gateway.config.reasoning_parser)
-    start = reasoning_formats.start_of(thought, rendered) if thought is not None else "outside"
-    reading = Reading(use, calls, thought, start)
+    thought = reasoning.choose(template.source if template else "", gateway.config.reasoning_parser)
+    start = reasoning.start_of(thought, rendered) if thought is not None else "outside"
+    reading = AnswerReading(use, calls, thought, start)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
     max_tokens = params.output_tokens(

@@ -54,8 +54,8 @@ async def completions(
         gateway,
         request,
         plan,
-        lambda plan: CompletionChunks(plan, by_choice),
-        lambda plan, deltas: whole(plan, by_choice, deltas),
+        lambda: CompletionChunks(plan, by_choice),
+        lambda deltas: whole(plan, by_choice, deltas),
     )
 
 

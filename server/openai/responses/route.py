@@ -13,7 +13,7 @@ from server.openai.body import body_of
 from server.openai.chat_job import prepare
 from server.openai.constraints import check
 from server.openai.docs import documented
-from server.openai.plan import Plan, make_plan, served
+from server.openai.plan import make_plan, served
 from server.openai.responses.answers import ResponseObject
 from server.openai.responses.convert import LOGPROBS, as_chat, own_words
 from server.openai.responses.respond import ResponseEvents
@@ -50,10 +50,10 @@ async def responses(
             keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
         )
 
-        def whole(plan: Plan, deltas: list[list[Delta]]) -> ResponseObject:
+        def whole(deltas: list[list[Delta]]) -> ResponseObject:
             events = ResponseEvents(body, plan, reading)
             for delta in deltas[0]:
                 events.delta(delta, delta.finish_reason is not None)
             return events.finished()
 
-        return await answer(gateway, request, plan, lambda plan: ResponseEvents(body, plan, reading), whole)
+        return await answer(gateway, request, plan, lambda: ResponseEvents(body, plan, reading), whole)
