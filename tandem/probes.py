@@ -32,7 +32,7 @@ REPEATS = 5
 
 
 class Unreachable(Exception):
-    """A call without a usable answer; the message says whose and why."""
+    """A call without a usable answer; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)

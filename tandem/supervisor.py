@@ -42,7 +42,7 @@ class ChildService:
 
 
 class StartFailure(Exception):
-    """The set cannot run (on); the message says why."""
+    """The set cannot run (on); the message has the reason."""
 
 
 class Supervisor:

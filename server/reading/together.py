@@ -23,7 +23,7 @@ Event = ThoughtText | Content | CallStart | CallArguments
 
 @dataclass(frozen=True, slots=True)
 class AnswerReading:
-    """What to look for. `calls` is None where no tool may be called, `thought` where the model does not think aloud."""
+    """What to look for. `calls` is None if no tool may be called, `thought` where the model does not think aloud."""
 
     use: ToolUse
     calls: CallFormat | None = None
