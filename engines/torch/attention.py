@@ -76,8 +76,8 @@ class Segment:
     Grouped-query attention without repeating keys: the query heads that share a key head are rows beside each other,
     so a token is `group` rows and one slot one batch of `key_value_heads` plain attentions. `rows` are the queries'
     among the pass's [tokens · group]; keys are positions [0, key_length) of the slot; `mask` (additive, [rows,
-    key_length]) hides those after the query's own, None where there are none. Before attending, the tree nodes
-    `nodes` (tokens of the pass) are put to `places` in the key-value memory, where there are any.
+    key_length]) hides those after the query's own, None if there are none. Before attending, the tree nodes
+    `nodes` (tokens of the pass) are put to `places` in the key-value memory, if there are any.
     """
 
     rows: slice | Tensor
@@ -92,7 +92,7 @@ class Segment:
 class RaggedPass:
     """Writes the chains' keys and values to their slots, then attends segment by segment.
 
-    `chain_tokens` are written to `chain_places`; `chain_tokens` None says that they are all the pass's tokens. Where
+    `chain_tokens` are written to `chain_places`; `chain_tokens` None: they are all the pass's tokens. Where
     the pass holds a tree, `keep`: `kept` gathers [tokens, heads, dim] keys and values of every layer.
     """
 

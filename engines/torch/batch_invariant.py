@@ -130,7 +130,7 @@ def self_check(runner: Runner, prefill_chunk_tokens: int = 256) -> None:
 
 def _row_counts(layer: nn.Linear, multiple: int, prefill_chunk_tokens: int) -> list[int]:
     """What passes come to: up to 64 rows all of them (of large layers some), and a few prefill chunks, the largest
-    included where that is not too much work."""
+    included if that is not too much work."""
     counts = [*range(1, 65), 100, 128]
     if layer.weight.numel() > _LARGE_LAYER:
         counts = [*range(1, 17), 24, 31, 32, 33, 48, 63, 64]

@@ -14,7 +14,7 @@ from torch.nn.functional import linear
 
 FEWEST_ROWS = 4
 MOST_ROWS = 48
-"""Where the other form pays, measured: up to three rows and from 64 on torch's own is as fast or faster."""
+"""When the other form pays, measured: up to three rows and from 64 on torch's own is as fast or faster."""
 
 
 class FewRowsLinear(nn.Module):

@@ -24,14 +24,13 @@ from server.openai.answers import (
     ToolCalled,
 )
 from server.openai.body import body_of
-from server.openai.chat_job import prepare
+from server.openai.chat_job import plan_chat
 from server.openai.chat_schema import ChatCompletionRequest
-from server.openai.constraints import check
 from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
-from server.openai.plan import Plan, make_plan, served
+from server.openai.plan import Plan, served
 from server.openai.serve import CompletionStream, answer
-from server.reading.together import AnswerReading, Event, Thought
+from server.reading.together import AnswerReading, Event, ThoughtText
 from server.reading.tools.parser import CallArguments, CallStart, Content, collect
 from server.text.choice import Delta
 
@@ -45,20 +44,9 @@ async def chat_completions(
     body: Annotated[ChatCompletionRequest, Depends(body_of(ChatCompletionRequest))],
 ) -> Response:
     """Answers a conversation, whole or as server-sent events."""
+    traceparent = request.headers.get("traceparent")
     model = served(gateway, body.model)
-    text = await gateway.texts.get(model.tokenizer)
-    job, reading = await gateway.texts.run(lambda: prepare(gateway, body, model, text))
-    await check(gateway, job.constraint)
-    plan = make_plan(
-        gateway,
-        body,
-        prefix="chatcmpl-",
-        model=model,
-        text=text,
-        jobs=[job],
-        traceparent=request.headers.get("traceparent"),
-        keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
-    )
+    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", traceparent=traceparent)
     return await answer(
         gateway,
         request,
@@ -93,7 +81,7 @@ def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> Base
 def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta]) -> ChatChoice:
     reader = reading.reader()
     events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish()]
-    parsed = collect([event for event in events if not isinstance(event, Thought)])
+    parsed = collect([event for event in events if not isinstance(event, ThoughtText)])
     message = ChatMessage(role="assistant", content=parsed.content, refusal=None)
     if parsed.calls:
         message.tool_calls = [
@@ -103,7 +91,7 @@ def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta])
     elif parsed.content is None:
         message.content = ""
     if reading.thought is not None:
-        message.reasoning_content = "".join(event.text for event in events if isinstance(event, Thought)) or None
+        message.reasoning_content = "".join(event.text for event in events if isinstance(event, ThoughtText)) or None
     last = deltas[-1]
     return ChatChoice(
         index=index,
@@ -187,7 +175,7 @@ def chat_delta(event: Event) -> ChatDelta:
     match event:
         case Content():
             return ChatDelta(content=event.text)
-        case Thought():
+        case ThoughtText():
             return ChatDelta(reasoning_content=event.text)
         case CallStart():
             function = FunctionDelta(name=event.name, arguments="")

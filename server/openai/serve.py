@@ -62,17 +62,6 @@ class CompletionStream:
         return [ErrorAnswer.model_validate(error.body())]
 
 
-def generation(gateway: Gateway, plan: Plan, arrived: float) -> Generation:
-    return Generation(
-        gateway.backend,
-        plan.choices,
-        metrics=gateway.metrics,
-        background=gateway.background,
-        arrived=arrived,
-        timeout=gateway.config.request_timeout_seconds,
-    )
-
-
 def arrival(request: Request) -> float:
     """When the request came, time.monotonic(): the outermost middleware noted it."""
     noted: float | None = request.scope.get("tandem.arrived")
@@ -87,7 +76,14 @@ async def answer(
     whole: Callable[[list[list[Delta]]], BaseModel],
 ) -> Response:
     """`whole` makes the answer in one piece from each choice's deltas."""
-    run = generation(gateway, plan, arrival(request))
+    run = Generation(
+        gateway.backend,
+        plan.choices,
+        metrics=gateway.metrics,
+        background=gateway.background,
+        arrived=arrival(request),
+        timeout=gateway.config.request_timeout_seconds,
+    )
     if plan.stream:
         return EventStream(lambda writer: _stream(gateway, run, chunks(), writer), gateway.config.write_timeout_seconds)
 
