@@ -27,7 +27,7 @@ from server.text.model import TextModel
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PromptJob:
     """One prompt, and what of its request depends on the endpoint. `prefix` is the text the output goes on from."""
 
     prompt: list[int]
@@ -107,7 +107,7 @@ class Plan:
 
 
 def served(gateway: Gateway, name: str | None) -> ServedModel:
-    """The model behind `name` (null: the one there is). Raises NotReady, or ModelNotFound."""
+    """The model behind `name` (null: the one there is). Raises NoModelYet, or ModelNotFound."""
     model = gateway.backend.model()
     if name is not None and name not in model.names:
         raise ModelNotFound(f"The model '{name[:200]}' does not exist.", param="model")
@@ -130,7 +130,7 @@ def make_plan(
     prefix: str,
     model: ServedModel,
     text: TextModel,
-    jobs: Sequence[Job],
+    jobs: Sequence[PromptJob],
     traceparent: str | None,
     keep_special_tokens: bool = False,
 ) -> Plan:

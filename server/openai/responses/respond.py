@@ -14,7 +14,7 @@ from server.openai.responses.answers import (
     Failure,
     Incomplete,
     InputDetails,
-    Lifecycle,
+    LifecycleEvent,
     OutputDetails,
     ResponseObject,
     ResponseUsage,
@@ -23,7 +23,7 @@ from server.openai.responses.answers import (
 from server.openai.responses.output import Output
 from server.openai.responses.schema import ResponsesRequest, SchemaFormat
 from server.openai.tool_choice import choice_as_json
-from server.reading.together import Reading
+from server.reading.together import AnswerReading
 from server.text.choice import Delta
 
 
@@ -32,22 +32,22 @@ class ResponseEvents:
 
     mark = b""
 
-    def __init__(self, body: ResponsesRequest, plan: Plan, reading: Reading) -> None:
+    def __init__(self, body: ResponsesRequest, plan: Plan, reading: AnswerReading) -> None:
         self._body = body
         self._plan = plan
         self._reader = reading.reader()
         self._output = Output()
         self._incomplete = False
         self._opened = False
-        self._told = 0
+        self._sent = 0
 
     def opening(self) -> list[BaseModel]:
         self._opened = True
         response = self._response("in_progress")
         return self._numbered(
             [
-                Lifecycle(type="response.created", response=response),
-                Lifecycle(type="response.in_progress", response=response),
+                LifecycleEvent(type="response.created", response=response),
+                LifecycleEvent(type="response.in_progress", response=response),
             ]
         )
 
@@ -56,16 +56,20 @@ class ResponseEvents:
         if delta.finish_reason is not None:
             events += self._reader.finish()
         logprobs = chat_logprobs(self._plan.text.tokenizer, delta.token_ids, delta.logprobs) if delta.logprobs else None
-        told = self._output.feed(events, logprobs.content if logprobs is not None else ())
+        sent = self._output.feed(events, logprobs.content if logprobs is not None else ())
         if delta.finish_reason is not None:
             self._incomplete = delta.finish_reason == "length"
-            told += self._output.finish("incomplete" if self._incomplete else "completed")
-        return self._numbered(told)
+            sent += self._output.finish("incomplete" if self._incomplete else "completed")
+        return self._numbered(sent)
 
     def closing(self) -> list[BaseModel]:
         response = self.finished()
         return self._numbered(
-            [Lifecycle(type="response.incomplete" if self._incomplete else "response.completed", response=response)]
+            [
+                LifecycleEvent(
+                    type="response.incomplete" if self._incomplete else "response.completed", response=response
+                )
+            ]
         )
 
     def failure(self, error: ApiError) -> list[BaseModel]:
@@ -74,7 +78,7 @@ class ResponseEvents:
         response = self._response("failed")
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         response.error = Failure(code=code, message=error.message)
-        return [*opening, *self._numbered([Lifecycle(type="response.failed", response=response)])]
+        return [*opening, *self._numbered([LifecycleEvent(type="response.failed", response=response)])]
 
     def finished(self) -> ResponseObject:
         """The answer, once its last delta was fed."""
@@ -91,8 +95,8 @@ class ResponseEvents:
 
     def _numbered(self, events: list[ServerEvent]) -> list[BaseModel]:
         for event in events:
-            event.sequence_number = self._told
-            self._told += 1
+            event.sequence_number = self._sent
+            self._sent += 1
         return list[BaseModel](events)
 
     def _usage(self) -> ResponseUsage:
