@@ -9,8 +9,8 @@ from fastapi import FastAPI, Request, Response
 
 from basics.names import LOOKUP
 from config.workers import DraftWorkerConfig
-from draft_worker.drafters.forced import ForcedDrafter, load_vocabulary
 from draft_worker.engine import DraftEngine
+from draft_worker.grammars import SessionGrammars, load_vocabulary
 from draft_worker.metrics import DraftMetrics
 from draft_worker.service import DraftService
 from engines.errors import ModelError
@@ -50,7 +50,7 @@ def create_app(
             engine = load(progress)
         elif config.model != LOOKUP:
             engine = _load(config, metrics, progress, lifecycle.fail)
-        service = DraftService(engine, config, metrics, _forced_drafter(config) if engine is None else None)
+        service = DraftService(engine, config, metrics, _grammars(config) if engine is None else None)
         gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
         if engine is not None:
             gauges += engine.gauges()
@@ -82,8 +82,8 @@ def create_app(
     return shell.app
 
 
-def _forced_drafter(config: DraftWorkerConfig) -> ForcedDrafter | None:
-    return ForcedDrafter(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
+def _grammars(config: DraftWorkerConfig) -> SessionGrammars | None:
+    return SessionGrammars(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
 
 
 def _load(

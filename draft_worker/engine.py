@@ -21,7 +21,7 @@ from protocol.messages import (
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class Drafted:
     """What a drafter answers. `cached_tokens`: of the context, how many were not computed again."""
 
     candidates: list[Candidate]
@@ -49,7 +49,7 @@ class DraftEngine(Protocol):
     info: ModelInfo
     tokenizer: TokenizerInfo
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
+    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.
 
         `owner` is the session's serial, None where the request belongs to none; `deadline` is on time.monotonic's

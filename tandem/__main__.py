@@ -1,4 +1,4 @@
-"""`python -m tandem`: the command line, also where no entry point is installed."""
+"""`python -m tandem`: the command line, even if no entry point is installed."""
 
 from tandem.cli import main
 

@@ -22,9 +22,9 @@ from config.gateway import GatewayConfig
 from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from server.app import create_app
-from server.fleet import Fleet
-from tandem.connection import Connection
-from tandem.services import KEEP_ALIVE_SECONDS
+from server.fleet_backend import Fleet
+from serving.connection import Connection
+from serving.runner import KEEP_ALIVE_SECONDS
 from target_worker.app import create_app as create_target_app
 
 _START_SECONDS = 60.0

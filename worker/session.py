@@ -36,7 +36,7 @@ class Session(Generic[S]):
     counted: int = 0
     used: float = field(default_factory=time.monotonic)
     answered: bool = False
-    _settled: int = 0
+    _settled: dict[str, int] = field(default_factory=dict)
     serial: int = field(default_factory=lambda: next(_serials))
 
     def __post_init__(self) -> None:
@@ -58,7 +58,8 @@ class Session(Generic[S]):
         kept = start + same
         del self.ids[kept:]
         self.hashes.truncate(kept)
-        self._settled = min(self._settled, kept)
+        for who, length in self._settled.items():
+            self._settled[who] = min(length, kept)
         self.emit(token_ids[same:])
 
     def holds(self, context: Context) -> bool:
@@ -68,9 +69,9 @@ class Session(Generic[S]):
             return False
         return shared_prefix(self.ids, token_ids, start) == len(token_ids)
 
-    def settle(self) -> int:
-        """How many ids have stayed as they were since the last `settle`: what was derived from them still holds."""
-        unchanged, self._settled = self._settled, len(self.ids)
+    def settle(self, who: str) -> int:
+        """How many ids have stayed as they were since the last `settle` of `who`: what it derived from them holds."""
+        unchanged, self._settled[who] = self._settled.get(who, 0), len(self.ids)
         return unchanged
 
     def emit(self, token_ids: list[int]) -> None:

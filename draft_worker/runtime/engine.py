@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from basics.metrics import Watched
 from config.workers import DraftWorkerConfig
-from draft_worker.engine import Draft, capabilities
+from draft_worker.engine import Drafted, capabilities
 from draft_worker.metrics import DraftMetrics
 from draft_worker.runtime.draft import draft_job
 from engines.runtime.engine import LoopEngine
@@ -40,7 +40,7 @@ class LoopDrafter:
         self._limits = engine.limits
         self._q_top_k = q_top_k
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
+    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         grammar = await self._engine.grammars.state(request.grammar, owner, deadline)
         job = draft_job(request, ids, owner, self._limits, self._q_top_k, grammar)
         return await self._engine.loop.run(job, deadline)

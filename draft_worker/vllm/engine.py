@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from basics.metrics import Watched
 from config.workers import DraftWorkerConfig
-from draft_worker.engine import Draft, capabilities
+from draft_worker.engine import Drafted, capabilities
 from draft_worker.metrics import DraftMetrics
 from draft_worker.vllm.draft import Drafting
 from draft_worker.vllm.processor import CLASS
@@ -37,7 +37,7 @@ class VllmDrafter:
         vocabulary = model.info.vocabulary
         self._q_top_k = min(q_top_k, vocabulary.logits_size) if vocabulary is not None else q_top_k
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
+    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         grammar = await self._model.grammars.state(request.grammar, owner, deadline)
         drawing = Drawing(request, ids, self._model.limits, grammar)
         drafting = Drafting(self._model.engine, request, drawing, self._q_top_k)

@@ -14,8 +14,8 @@ from starlette.requests import ClientDisconnect
 
 from server.errors import ApiError, InvalidRequest, NotSupported
 from server.gateway import gateway_of
+from server.http.sse import ClientGone
 from server.openai import options
-from server.sse import ClientGone
 from server.text import exact_json
 
 R = TypeVar("R", bound=options.Request)

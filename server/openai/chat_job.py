@@ -13,13 +13,13 @@ from server.openai.chat_schema import ChatCompletionRequest, as_sent
 from server.openai.constraints import constraint, for_chat
 from server.openai.plan import Job
 from server.openai.prompt import render_chat
-from server.openai.reading import Reading
 from server.openai.tool_choice import choice_as_json
-from server.reasoning import formats as reasoning_formats
+from server.reading.reasoning import formats as reasoning_formats
+from server.reading.together import Reading
+from server.reading.tools import formats as call_formats
+from server.reading.tools.choice import ToolError, ToolUse, resolve
+from server.reading.tools.formats import CallFormat
 from server.text.model import TextModel
-from server.tools import formats as call_formats
-from server.tools.choice import ToolError, ToolUse, resolve
-from server.tools.formats import CallFormat
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from server.backend import ServedModel
-from server.choice import Delta
 from server.errors import InvalidRequest
 from server.gateway import Gateway, gateway_of
 from server.openai import params
@@ -21,6 +20,7 @@ from server.openai.docs import documented
 from server.openai.logprobs import CompletionLogprobWriter
 from server.openai.plan import Job, Plan, choices_wanted, make_plan, served
 from server.openai.serve import CompletionStream, answer
+from server.text.choice import Delta
 from server.text.model import TextModel
 
 router = APIRouter()

@@ -12,10 +12,10 @@ from server.errors import InvalidRequest
 from server.gateway import Gateway
 from server.openai.options import ResponseFormat, StructuredOutputs
 from server.openai.params import not_yet
-from server.openai.reading import Reading
-from server.reasoning.grammar import after_reasoning
+from server.reading.reasoning.grammar import after_reasoning
+from server.reading.together import Reading
+from server.reading.tools.grammar import call_grammar, call_or
 from server.text import exact_json
-from server.tools.grammar import call_grammar, call_or
 
 
 @dataclass(frozen=True, slots=True)

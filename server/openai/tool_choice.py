@@ -59,5 +59,5 @@ ToolChoice = Mode | ToolChoiceObject
 
 
 def choice_as_json(choice: str | BaseModel | None) -> Any:
-    """As server.tools.choice.resolve takes it."""
+    """As server.reading.tools.choice.resolve takes it."""
     return choice.model_dump(exclude_none=True) if isinstance(choice, BaseModel) else choice

@@ -17,7 +17,7 @@ from starlette.types import Message
 
 from config.workers import TargetWorkerConfig
 from protocol.errors import StaleRound
-from tandem.connection import Connection
+from serving.connection import Connection
 from target_worker.app import create_app
 from target_worker.runtime.engine import LoopTarget
 from testing.fakes.runner import FakeRunner

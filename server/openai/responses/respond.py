@@ -7,11 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from server.choice import Delta
 from server.errors import ApiError
 from server.openai.logprobs import chat_logprobs
 from server.openai.plan import Plan
-from server.openai.reading import Reading
 from server.openai.responses.answers import (
     Failure,
     Incomplete,
@@ -25,6 +23,8 @@ from server.openai.responses.answers import (
 from server.openai.responses.output import Output
 from server.openai.responses.schema import ResponsesRequest, SchemaFormat
 from server.openai.tool_choice import choice_as_json
+from server.reading.together import Reading
+from server.text.choice import Delta
 
 
 class ResponseEvents:
