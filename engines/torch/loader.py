@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
 from engines.models import ModelFiles, weight_files
-from engines.torch.batch_invariant import check_environment, make_batch_invariant, self_check
+from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
 from engines.torch.linear import serve_few_rows
 from engines.torch.memory import cache_shape, check_fits, slots_within, weight_bytes
 from engines.torch.runner import Runner
@@ -66,7 +66,7 @@ def load_runner(
         serve_few_rows(model)
     runner = Runner(model, slots, length, batch_invariant=batch_invariant)
     if batch_invariant:
-        self_check(runner, prefill_chunk_tokens)
+        settle_padding(runner, prefill_chunk_tokens)
     return runner
 
 
@@ -103,7 +103,7 @@ def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
         engine=f"torch-{torch.__version__} transformers-{transformers.__version__}",
         dtype=str(runner.dtype),
         device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        numerics=f"{numerics} batch_invariant={runner.batch_invariant}",
+        numerics=f"{numerics} batch_invariant={runner.batch_invariant} padding={runner.padding}",
     )
 
 
