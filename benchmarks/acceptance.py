@@ -17,13 +17,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from basics.names import STRATEGIES
 from benchmarks import report
 from testing.client import ApiFailure, Client
 from testing.processes import Stack
 from testing.prompts import human_eval
 
 TEMPERATURES = (0.0, 0.7, 1.0)
-STRATEGIES = ("deterministic", "probabilistic", "threshold", "greedy")
 DRAFT_TOKENS = (3, 5, 8)
 CANDIDATES = (1, 3)
 

@@ -23,8 +23,8 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from draft_worker.runtime.draft import draft_job
 from engines.drawing import Limits
-from engines.runtime.jobs import ChainRow
 from engines.runtime.loop import EngineLoop
+from engines.runtime.runner import ChainRow
 from engines.runtime.slots import SlotCache
 from engines.sampling.draw import draw
 from engines.sampling.process import process

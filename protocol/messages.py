@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
+
 PROTOCOL_VERSION = 1
 MAX_TOKENS_PER_MESSAGE = 1_048_576
-MAX_DRAFT_TOKENS = 32
-MAX_CANDIDATES = 8
 MAX_LOGPROBS = 20
 Q_SUM_TOLERANCE = 1e-4
 """How far a q may be from summing to one: what float32 arithmetic on the draft's side explains."""
@@ -22,10 +22,9 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS_PER_MESSAGE, fail_fast=True)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
-Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
-STRATEGIES: tuple[Strategy, ...] = ("deterministic", "probabilistic", "threshold", "greedy")
 GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
-Source = Literal["model", "lookup", "prediction", "grammar", "cache"]
+Source = Annotated[str, Field(max_length=32, pattern=r"^[a-z][a-z0-9_]*$")]
+"""A drafter's name. Not a fixed list: a draft worker may have drafters that a gateway has not heard of."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -353,6 +352,9 @@ class TokenizerInfo(Reply):
     model_id: str
     tokenizer_json: str = Field(description="the whole tokenizer.json, as text")
     chat_template: str | None
+    tool_chat_template: str | None = Field(
+        default=None, description="used in place of chat_template where a request has tools; null: chat_template is"
+    )
     bos_token: str | None
     eos_token: str | None
     special_tokens: dict[str, str] = Field(description="named tokens a chat template may use, bos_token among them")

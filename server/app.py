@@ -13,18 +13,18 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from config.gateway import GatewayConfig
-from server import operations
-from server.auth import ApiKeys
 from server.backend import Backend
-from server.background import Background
 from server.errors import ApiError
 from server.gateway import Gateway
+from server.http import operations
+from server.http.auth import ApiKeys
+from server.http.middleware import Authentication, ConcurrencyLimit, RequestContext, send_error
 from server.metrics import Metrics
-from server.middleware import Authentication, ConcurrencyLimit, RequestContext, send_error
 from server.openai import chat, completions, models
 from server.openai.docs import complete_openapi
 from server.openai.responses import route as responses
 from server.text.model import TextModels
+from serving.background import Background
 
 
 def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:

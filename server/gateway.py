@@ -8,9 +8,9 @@ from fastapi import Request
 
 from config.gateway import GatewayConfig
 from server.backend import Backend
-from server.background import Background
 from server.metrics import Metrics
 from server.text.model import TextModels
+from serving.background import Background
 
 
 @dataclass(frozen=True, slots=True)

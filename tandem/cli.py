@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from config.roles import DraftSettings, Role, ServeSettings, TargetSettings
 from config.settings import SettingsError, UnusableFile, load, unknown_variables
+from tandem import __version__
 from tandem.lifeline import hold_on, is_child
 from tandem.options import ConfigFile, flags_of, with_flags
 from tandem.up_flags import UP_FLAGS, settings_for_up
@@ -151,13 +152,7 @@ def _options(
 @app.command()
 def version() -> None:
     """Print Tandem's version."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed_version
-
-    try:
-        print(f"tandem {installed_version('tandem')}")
-    except PackageNotFoundError:
-        print("tandem, run from a source tree that is not installed")
+    print(f"tandem {__version__}")
 
 
 def _settings(role: Role, model: type[S], given: Mapping[str, Any], config: Path | None) -> S:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-MAX_DRAFT_TOKENS = 16
+from basics.names import MAX_DRAFT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from config.workers import TargetWorkerConfig
 from engines.errors import ModelError
-from engines.vllm.versions import check_installed
+from engines.table import adapter
 from protocol.errors import EngineFailure, WireError
 from protocol.messages import (
     GenerateRequest,
@@ -109,11 +109,5 @@ def _load(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> TargetEngine:
-    if config.engine == "vllm":
-        check_installed()
-        from target_worker.vllm import engine as vllm_engine
-
-        return vllm_engine.load_target(config, metrics, progress, on_death)
-    from target_worker.runtime import engine as torch_engine
-
-    return torch_engine.load_target(config, metrics, progress)
+    engine: TargetEngine = adapter("target_worker", config.engine).load_target(config, metrics, progress, on_death)
+    return engine

@@ -5,9 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from basics.metrics import Watched
+from basics.names import MAX_DRAFT_TOKENS, Strategy
+from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from protocol.messages import GenerateRequest, Grammar, ModelInfo, TokenizerInfo, VerifyRequest, VerifyResponse
-from worker.metrics import Reading
+from protocol.messages import (
+    MAX_LOGPROBS,
+    Capabilities,
+    GenerateRequest,
+    Grammar,
+    ModelInfo,
+    Sampling,
+    TokenizerInfo,
+    VerifyRequest,
+    VerifyResponse,
+)
+
+UNREAD_ROUNDS = 32
+"""Rounds a stream may be ahead of its reader before it waits."""
+
+
+def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy]) -> Capabilities:
+    """What a target on this engine can do; the engine that loads a model adds the grammars that it honours."""
+    return Capabilities(
+        rounds=["gateway"],
+        strategies=list(strategies),
+        default_strategy=config.strategy,
+        max_candidates=config.max_candidates,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        max_logprobs=MAX_LOGPROBS,
+        sampling=list(Sampling.model_fields),
+        grammar_types=[],
+    )
 
 
 class TargetEngine(Protocol):
@@ -49,11 +78,11 @@ class TargetEngine(Protocol):
         """The session with this serial is gone."""
         ...
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         """What metrics show of the engine's state."""
         ...
 
-    def counters(self) -> Sequence[Reading]: ...
+    def counters(self) -> Sequence[Watched]: ...
 
     def close(self, patience: float) -> None:
         """Give running work `patience` seconds, then end it."""

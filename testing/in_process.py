@@ -17,13 +17,14 @@ import uvicorn
 from fastapi import FastAPI
 from openai import AsyncOpenAI, OpenAI
 
+from basics.names import LOOKUP
 from config.gateway import GatewayConfig
-from config.workers import LOOKUP_DRAFTER, DraftWorkerConfig, TargetWorkerConfig
+from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from server.app import create_app
-from server.fleet import Fleet
-from tandem.connection import Connection
-from tandem.services import KEEP_ALIVE_SECONDS
+from server.fleet_backend import Fleet
+from serving.connection import Connection
+from serving.runner import KEEP_ALIVE_SECONDS
 from target_worker.app import create_app as create_target_app
 
 _START_SECONDS = 60.0
@@ -58,7 +59,7 @@ def running_stack(target: Path, draft: Path | None = None, exact: bool = True, *
     common: dict[str, Any] = {"batch_invariant": exact, "device": "cpu", "slots": 16}
     with ExitStack() as servers:
         target_url = servers.enter_context(_served(create_target_app(TargetWorkerConfig(model=str(target), **common))))
-        model = LOOKUP_DRAFTER if draft is None else str(draft)
+        model = LOOKUP if draft is None else str(draft)
         drafter = DraftWorkerConfig(model=model, grammar_model=str(target), **common)
         draft_url = servers.enter_context(_served(create_draft_app(drafter)))
         config = GatewayConfig(

@@ -12,24 +12,17 @@ from fastapi import FastAPI
 from prometheus_client.parser import text_string_to_metric_families
 from torch import Tensor
 
+from basics.names import MAX_DRAFT_TOKENS
 from config.workers import DraftWorkerConfig, TargetWorkerConfig, WorkerConfig
 from draft_worker.app import create_app as create_draft_app
-from draft_worker.runtime.engine import TorchDrafter
-from engines.runtime.engine import TorchEngine
+from draft_worker.runtime.engine import LoopDrafter
+from engines.runtime.engine import LoopEngine
 from engines.runtime.loop import EngineLoop
 from engines.runtime.passes import PassReport
 from engines.runtime.slots import SlotCache
-from protocol.messages import (
-    MAX_DRAFT_TOKENS,
-    MAX_LOGPROBS,
-    Capabilities,
-    ModelInfo,
-    Sampling,
-    TokenizerInfo,
-    Vocabulary,
-)
+from protocol.messages import MAX_LOGPROBS, Capabilities, ModelInfo, Sampling, TokenizerInfo, Vocabulary
 from target_worker.app import create_app as create_target_app
-from target_worker.runtime.engine import TorchTarget
+from target_worker.runtime.engine import LoopTarget
 from target_worker.strategies import STRATEGIES
 from testing.fakes.runner import VOCABULARY, FakeRunner, hash_logits
 from testing.wire import pause, request
@@ -43,7 +36,7 @@ def fake_engine(
     role: Literal["draft", "target"],
     config: WorkerConfig,
     on_pass: Callable[[PassReport], None] = lambda report: None,
-) -> TorchEngine:
+) -> LoopEngine:
     slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
     loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass)
     loop.start()
@@ -83,7 +76,7 @@ def fake_engine(
         vocabulary=_VOCABULARY,
         context_length=runner.slot_length,
     )
-    return TorchEngine(loop, info, tokenizer)
+    return LoopEngine(loop, info, tokenizer)
 
 
 class Worker:
@@ -140,8 +133,8 @@ async def target(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
     config = TargetWorkerConfig(**{"slot_hold_ms": 0, **settings})
     runner = runner or FakeRunner(config.slots)
 
-    def load(progress: Callable[[str], None]) -> TorchTarget:
-        return TorchTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, config.verbose)
+    def load(progress: Callable[[str], None]) -> LoopTarget:
+        return LoopTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, config.verbose)
 
     async with running(create_target_app(config, load)) as client:
         yield Target(client, runner)
@@ -152,8 +145,8 @@ async def drafter(runner: FakeRunner | None = None, lookup: bool = False, **sett
     config = DraftWorkerConfig(**{"slot_hold_ms": 0, **settings})
     runner = runner or FakeRunner(config.slots)
 
-    def load(progress: Callable[[str], None]) -> TorchDrafter:
-        return TorchDrafter(fake_engine(runner, "draft", config), config.q_top_k)
+    def load(progress: Callable[[str], None]) -> LoopDrafter:
+        return LoopDrafter(fake_engine(runner, "draft", config), config.q_top_k)
 
     async with running(create_draft_app(config, None if lookup else load)) as client:
         yield Drafter(client, runner)

@@ -14,9 +14,9 @@ import pytest
 
 from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
-from server.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Plan, Times
-from server.adaptive.times import DraftTimes, StepTimes
-from server.round_loop import Planner
+from server.fleet.times import DraftTimes, StepTimes
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Plan, Times
+from server.rounds.loop import Planner
 from target_worker.app import create_app as create_target_app
 from testing.fakes.runner import FakeRunner
 from testing.scripted_draft import Script

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from draft_worker.engine import Draft
+from draft_worker.engine import Drafted
 from engines.drawing import Drawing, Limits
 from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
@@ -38,7 +38,7 @@ def draft_job(
     limits: Limits,
     q_top_k: int,
     grammar: GrammarState | None = None,
-) -> Job[Draft]:
+) -> Job[Drafted]:
     """The job that drafts for a checked request, whose whole context is `ids`. With draft_tokens 0 it only reads it."""
     drafting = _Drafting(request, Drawing(request, ids, limits, grammar), q_top_k)
     usable = len(ids) if request.draft_tokens == 0 else len(ids) - 1
@@ -66,19 +66,19 @@ class _Drafting:
         given = {name: value for name, value in changes.items() if value is not None}
         self._branch_sampling = request.sampling.model_copy(update=given) if given else None
 
-    def steps(self, seat: Seat) -> Steps[Draft]:
+    def steps(self, seat: Seat) -> Steps[Drafted]:
         if self._depth == 0:
             tail = self._drawing.ids[seat.length :]
             if tail:
                 self._count((yield Feed(tail, len(tail), divisible=len(tail))))
-            return Draft([], seat.cached_tokens, self._timings)
+            return Drafted([], seat.cached_tokens, self._timings)
         chain = yield from self._grow_chain(seat)
         candidates = [Candidate(token_ids=chain.tokens, logprobs=_logprobs(chain), q=chain.q or None)]
         if self._request.num_candidates > 1:
             branches = self._branches(chain)
             yield from self._grow_branches(chain, branches)
             candidates += [Candidate(token_ids=chain.tokens[: branch.at] + branch.tokens) for branch in branches]
-        return Draft(candidates, seat.cached_tokens, self._timings)
+        return Drafted(candidates, seat.cached_tokens, self._timings)
 
     def _grow_chain(self, seat: Seat) -> Steps[_Chain]:
         chain = _Chain()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 
-from draft_worker.engine import Draft
+from draft_worker.engine import Drafted
 from draft_worker.vllm.rows import Told, read
 from engines.drawing import Drawing
 from engines.vllm.engine import VllmEngine, all_of
@@ -29,7 +29,7 @@ class Drafting:
         given = {name: value for name, value in changes.items() if value is not None}
         self._branch_sampling = request.sampling.model_copy(update=given) if given else None
 
-    async def draft(self) -> Draft:
+    async def draft(self) -> Drafted:
         began = time.perf_counter()
         candidates: list[Candidate] = []
         if self._depth == 0:
@@ -50,7 +50,7 @@ class Drafting:
             queue_ms=queued * 1e3, forward_ms=(total - queued) * 1e3, sample_ms=0.0, total_ms=total * 1e3
         )
         cached = self._first.cached_tokens if self._first is not None else 0
-        return Draft(candidates, min(cached, self._drawing.length), timings)
+        return Drafted(candidates, min(cached, self._drawing.length), timings)
 
     def _leaves(self, chain: list[Told]) -> list[int]:
         """Where the other candidates leave the chain, the least certain place first."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engines.runtime.jobs import ChainRow, Chains, Passed
+from engines.runtime.jobs import Passed
+from engines.runtime.runner import ChainRow, Chains
 from engines.runtime.runs import Piece
 from engines.sampling.batch import Drawn, Draws
 from engines.sampling.distribution import Distribution

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from engines.runtime.chained import Chained, draw_chains, is_chain, is_context, read_contexts, shortened
-from engines.runtime.jobs import Chains, ModelRunner, Passed
+from engines.runtime.jobs import Passed
 from engines.runtime.plan import Pace
+from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.runs import Piece, Run
 from engines.sampling.batch import draw_batch
 from protocol.errors import EngineFailure

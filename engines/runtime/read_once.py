@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engines.runtime.slots import SlotCache, shared_prefix
+from basics.prefix import shared_prefix
+from engines.runtime.slots import SlotCache
 
 if TYPE_CHECKING:
     from engines.runtime.jobs import Job

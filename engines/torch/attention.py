@@ -148,6 +148,8 @@ class ShapeProbe:
     shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        if layer in self.heads:
+            raise UnsupportedAttention(f"layer {layer} attends more than once")
         self.heads[layer] = query.shape[1]
         self.shapes[layer] = (key.shape[1], key.shape[3], value.shape[3])
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])

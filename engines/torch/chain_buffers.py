@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engines.runtime.jobs import ChainRow
+from engines.runtime.runner import ChainRow
 from engines.sampling.static import StaticRows, describe
 
 _ROW_FIELDS = 3

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from engines.runtime.jobs import ChainRow
 from engines.runtime.rows import Row
+from engines.runtime.runner import ChainRow
 from engines.sampling.edits import is_edited
 from engines.sampling.process import Way, way_of
 from engines.sampling.rows import SamplingRow

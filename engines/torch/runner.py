@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 import torch
@@ -18,16 +16,16 @@ from engines.torch.padding import Padding
 
 __all__ = ["Row", "Runner"]
 
-MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
 INVARIANT_BUCKET = 64
 
 
 class Runner:
-    """Runs `model` (a transformers causal language model, in place) over `num_slots` sequences.
+    """A ModelRunner (engines/runtime/runner.py): a transformers causal language model over `num_slots` sequences.
 
-    `slot_length` is the most tokens a sequence may have. Not for use from several threads at once. With
-    `batch_invariant` a token's logits have the same bits whatever pass computed them, where the process's environment
-    and the model allow it (engines.torch.batch_invariant prepares the model, finds the padding and checks).
+    The model is changed in place. `slot_length` is the most tokens a sequence may have. Not for use from several
+    threads at once. With `batch_invariant` a token's logits have the same bits whatever pass computed them, where the
+    process's environment and the model allow it (engines.torch.batch_invariant prepares the model, finds
+    the padding and checks).
 
     Raises:
         UnsupportedAttention: where the model's attention is not plain causal attention.
@@ -114,22 +112,6 @@ class Runner:
     def vocab_size(self) -> int:
         """How many logits a row has; padding rows of the output layer included."""
         return self._vocab_size
-
-    def measure_step_seconds(self, repeats: int = 3) -> dict[int, float]:
-        """Median seconds of one pass over 1, 2, 4, … tokens of one sequence. Overwrites slot 0."""
-        seconds = {}
-        for count in MEASURED_ROWS:
-            if count > self.slot_length:
-                break
-            times = []
-            for _ in range(repeats + 1):
-                begin = time.perf_counter()
-                self.forward([Row(slot=0, start=0, token_ids=[0] * count)])
-                if self.device.type == "cuda":
-                    torch.cuda.synchronize(self.device)
-                times.append(time.perf_counter() - begin)
-            seconds[count] = median(times[1:])
-        return seconds
 
     @torch.inference_mode()
     def _run(self, input_ids: Tensor, position_ids: Tensor, logits_index: Tensor, attention: Any) -> Tensor:

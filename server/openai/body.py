@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-import orjson
 from fastapi import Request
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -14,11 +14,14 @@ from starlette.requests import ClientDisconnect
 
 from server.errors import ApiError, InvalidRequest, NotSupported
 from server.gateway import gateway_of
+from server.http.sse import ClientGone
 from server.openai import options
-from server.sse import ClientGone
+from server.text import exact_json
 
 R = TypeVar("R", bound=options.Request)
 
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_CONVERSATIONS = ("messages", "input")
 _MAX_ERRORS = 100  # of one request, that are looked at for the one to tell
 
 
@@ -47,20 +50,47 @@ async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
 def parse(model: type[R], body: bytes) -> R:
     """Raises InvalidRequest or NotSupported."""
     try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        data = exact_json.loads(body)
+    except ValueError as error:
         raise InvalidRequest(f"the request's body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
         raise InvalidRequest("the request's body must be a JSON object", code="invalid_json")
+    if _SURROGATE_ESCAPE.search(body):
+        _check_strings(data)
     refused: dict[str, tuple[Any, ...]] = getattr(model, "REFUSED", {})
     for name in refused.keys() & data.keys():
         value = data.pop(name)
-        if not any(type(value) is type(neutral) and value == neutral for neutral in refused[name]):
+        if not any(_equal(value, neutral) for neutral in refused[name]):
             raise NotSupported(f"'{name}' is not supported", param=name)
     try:
         return model.model_validate(data)
     except ValidationError as error:
         raise invalid(error, data) from None
+
+
+def _equal(value: Any, neutral: Any) -> bool:
+    """As JSON has it: true is not 1, but 1.0 is."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
+
+
+def _check_strings(data: dict[str, Any]) -> None:
+    """Half a surrogate pair is no text, and nothing can be asked with it. Raises InvalidRequest.
+
+    In a conversation it may stand, where clients cut what they quote anywhere: there it becomes U+FFFD.
+    """
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [
+        ((name,), value) for name, value in data.items() if name not in _CONVERSATIONS
+    ]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [((*path, name), inner) for name, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [((*path, index), inner) for index, inner in enumerate(value)]
+        names = (name for name in path[-1:] if isinstance(name, str))
+        if any(not exact_json.is_encodable(text) for text in (*names, value) if isinstance(text, str)):
+            param = exact_json.encodable(_spell(path))
+            raise InvalidRequest(f"Invalid value for '{param}': holds half a surrogate pair", param=param)
 
 
 def invalid(error: ValidationError, data: Any) -> InvalidRequest:
@@ -138,6 +168,13 @@ def body_of(model: type[R]) -> Callable[[Request], Awaitable[R]]:
 
     async def read(request: Request) -> R:
         config = gateway_of(request).config
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise ApiError(
+                f"the request's body must not be compressed; its content-encoding is '{encoding[:40]}'",
+                status=415,
+                code="unsupported_media_type",
+            )
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise ApiError(

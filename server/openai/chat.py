@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from server.choice import Delta
 from server.gateway import Gateway, gateway_of
 from server.openai.answers import (
     ChatChoice,
@@ -31,9 +30,10 @@ from server.openai.constraints import check
 from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
 from server.openai.plan import Plan, make_plan, served
-from server.openai.reading import Event, Reading, Reasoning
 from server.openai.serve import CompletionStream, answer
-from server.tools.parser import ArgumentsDelta, CallStart, Content, collect
+from server.reading.together import Event, Reading, Reasoning
+from server.reading.tools.parser import ArgumentsDelta, CallStart, Content, collect
+from server.text.choice import Delta
 
 router = APIRouter()
 

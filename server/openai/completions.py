@@ -9,7 +9,6 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from server.backend import ServedModel
-from server.choice import Delta
 from server.errors import InvalidRequest
 from server.gateway import Gateway, gateway_of
 from server.openai import params
@@ -21,6 +20,7 @@ from server.openai.docs import documented
 from server.openai.logprobs import CompletionLogprobWriter
 from server.openai.plan import Job, Plan, choices_wanted, make_plan, served
 from server.openai.serve import CompletionStream, answer
+from server.text.choice import Delta
 from server.text.model import TextModel
 
 router = APIRouter()
@@ -80,9 +80,9 @@ def _job(
         vocabulary = model.target.vocabulary
         if vocabulary is not None and any(token_id >= vocabulary.logits_size for token_id in prompt):
             raise InvalidRequest("'prompt' holds a token id that the model does not have", param="prompt")
-    requested = body.max_tokens if body.max_tokens is not None else _DEFAULT_MAX_TOKENS
-    if body.max_tokens is None:
-        requested = max(1, min(requested, model.target.context_length - len(token_ids)))
+    requested = params.requested_tokens(body)
+    if requested is None:
+        requested = max(1, min(_DEFAULT_MAX_TOKENS, model.target.context_length - len(token_ids)))
     return Job(
         prompt=token_ids,
         max_tokens=params.output_tokens(requested, None, len(token_ids), model.target, gateway.config, "prompt"),

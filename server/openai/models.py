@@ -67,8 +67,8 @@ def _tokens(gateway: Gateway, body: TokenizeRequest, text: TextModel) -> list[in
         gateway.config,
         tools=body.tools,
         variables=body.chat_template_kwargs,
-        add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
-        continue_final_message=body.continue_final_message,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
     )
     return text.tokenizer.encode(rendered, add_special_tokens=bool(body.add_special_tokens))
 

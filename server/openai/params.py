@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from config.gateway import GatewayConfig
-from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, ModelInfo, Sampling
-from server.backend import ServedModel
+from protocol.messages import ModelInfo, Sampling
+from server.backend import ServedModel, Speculation
 from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
 from server.openai.options import GenerationOptions, SpeculativeOptions
-from server.rounds import Speculation
 
 _DEFAULT_DEPTH = 8
 _DEFAULT_THRESHOLD = 0.1
@@ -43,6 +43,9 @@ def sampling(options: GenerationOptions, seed: int, target: ModelInfo) -> Sampli
     given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(options, name)) is not None}
     if given.get("top_k") == -1:
         given["top_k"] = 0
+    if given.get("top_p") == 0:  # the mass of nothing but the likeliest token
+        del given["top_p"]
+        given["temperature"] = 0.0
     rows = target.vocabulary.logits_size if target.vocabulary else 2**31
     for key in given.get("logit_bias", ()):
         if not (key.isascii() and key.isdecimal() and len(key) < 11 and int(key) < rows):
@@ -61,14 +64,18 @@ def sampling(options: GenerationOptions, seed: int, target: ModelInfo) -> Sampli
 
 
 def stop_strings(stop: str | list[str] | None, config: GatewayConfig) -> list[str]:
-    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    """An empty one stops nothing: editors send it for fields left blank. Raises InvalidRequest."""
+    stops = [string for string in ([stop] if isinstance(stop, str) else stop or ()) if string]
     if len(stops) > config.max_stop_strings:
         raise InvalidRequest(f"'stop' may hold at most {config.max_stop_strings} strings", param="stop")
     if any(len(string) > config.max_stop_string_chars for string in stops):
         raise InvalidRequest(f"a stop string may have at most {config.max_stop_string_chars} characters", param="stop")
-    if not all(stops):
-        raise InvalidRequest("a stop string must not be empty", param="stop")
     return stops
+
+
+def requested_tokens(options: GenerationOptions) -> int | None:
+    """max_completion_tokens, or its older name."""
+    return options.max_tokens if options.max_completion_tokens is None else options.max_completion_tokens
 
 
 def output_tokens(

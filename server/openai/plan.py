@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.gateway import GatewayConfig
-from server.backend import ServedModel
-from server.choice import Choice
+from server.backend import GenerationRequest, ServedModel, Speculation
 from server.errors import InvalidRequest, ModelNotFound
 from server.gateway import Gateway
 from server.openai import params
@@ -23,7 +22,7 @@ from server.openai.answers import (
 )
 from server.openai.constraints import Constraint
 from server.openai.options import GenerationOptions
-from server.rounds import GenerationRequest, Speculation
+from server.text.choice import Choice
 from server.text.model import TextModel
 
 
@@ -141,8 +140,6 @@ def make_plan(
     """
     config = gateway.config
     wanted = choices_wanted(options, len(jobs), config)
-    if options.stream_options is not None and not options.stream:
-        raise InvalidRequest("'stream_options' is only allowed with 'stream'", param="stream_options")
     for job in jobs:
         if (options.min_tokens or 0) > job.max_tokens:
             raise InvalidRequest(f"'min_tokens' must not exceed max_tokens ({job.max_tokens})", param="min_tokens")

@@ -12,13 +12,13 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from server.choice import Delta
 from server.errors import ApiError, InternalError
 from server.gateway import Gateway
-from server.generation import Generation
+from server.http.sse import ClientGone, EventStream, EventWriter, event, until_disconnect
 from server.openai.answers import ErrorAnswer
+from server.openai.generation import Generation
 from server.openai.plan import Plan
-from server.sse import ClientGone, EventStream, EventWriter, event, until_disconnect
+from server.text.choice import Delta
 
 logger = logging.getLogger(__name__)
 

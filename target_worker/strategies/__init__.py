@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from basics.names import MAX_CANDIDATES
+from basics.names import Strategy as StrategyName
 from protocol.errors import Unsupported
-from protocol.messages import MAX_CANDIDATES, Candidate
-from protocol.messages import Strategy as StrategyName
+from protocol.messages import Candidate
 from protocol.temperature import GREEDY_TEMPERATURE
 from target_worker.strategies import deterministic, greedy, probabilistic, threshold
 from target_worker.strategies.drafts import Drafts, Outcome, Target

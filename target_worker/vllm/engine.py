@@ -5,31 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from basics.metrics import Watched
+from basics.names import Strategy
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
 from engines.drawing import Drawing
 from engines.vllm.start import VllmModel, load_model
 from protocol.messages import (
-    MAX_CANDIDATES,
-    MAX_DRAFT_TOKENS,
     MAX_LOGPROBS,
-    Capabilities,
     GenerateRequest,
     Grammar,
-    Sampling,
-    Strategy,
     VerifyRequest,
     VerifyResponse,
 )
+from target_worker.engine import UNREAD_ROUNDS, capabilities
 from target_worker.metrics import TargetMetrics
 from target_worker.vllm.drafting import Drafting
 from target_worker.vllm.generate import Decoding
 from target_worker.vllm.processor import CLASS
 from target_worker.vllm.verify import Verification
-from worker.metrics import Reading
 
-_UNREAD_ROUNDS = 32
-"""Rounds a stream may be ahead of its reader before it waits."""
 _STRATEGIES: list[Strategy] = ["deterministic", "probabilistic", "greedy"]
 """`threshold` is missing: a draw equal to a token that it rejected could not be told from an accepted one."""
 
@@ -41,17 +36,8 @@ def load_target(
     on_death: Callable[[str], None],
 ) -> VllmTarget:
     """`on_death(reason)` hears that vLLM's process ended. Raises engines.errors.ModelError."""
-    capabilities = Capabilities(
-        rounds=["gateway"],
-        strategies=_STRATEGIES,
-        default_strategy=config.strategy,
-        max_candidates=min(config.max_candidates, MAX_CANDIDATES),
-        max_draft_tokens=MAX_DRAFT_TOKENS,
-        max_logprobs=MAX_LOGPROBS,
-        sampling=list(Sampling.model_fields),
-        grammar_types=[],
-    )
     ours: dict[str, Any] = {"logprobs_mode": "raw_logprobs", "max_logprobs": MAX_LOGPROBS}
+    able = capabilities(config, _STRATEGIES)
     drafting: Drafting | None = None
     if config.draft_workers:
         drafting = Drafting(config.most_drafted)
@@ -60,7 +46,7 @@ def load_target(
         ours["logits_processors"] = [CLASS]
     try:
         started = drafting.started if drafting is not None else None
-        model = load_model(config, "target", capabilities, ours, metrics.pass_done, on_death, progress, started)
+        model = load_model(config, "target", able, ours, metrics.pass_done, on_death, progress, started)
     except BaseException:
         if drafting is not None:
             drafting.close()
@@ -95,7 +81,7 @@ class VllmTarget:
         await self._model.grammars.compile(grammar)
 
     def rounds(self) -> Channel[VerifyResponse]:
-        return Channel(_UNREAD_ROUNDS, lambda: None)
+        return Channel(UNREAD_ROUNDS, lambda: None)
 
     async def generate(
         self,
@@ -119,10 +105,10 @@ class VllmTarget:
     def disown(self, owner: int) -> None:
         self._model.grammars.disown(owner)
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         return self._model.gauges()
 
-    def counters(self) -> Sequence[Reading]:
+    def counters(self) -> Sequence[Watched]:
         return []
 
     def close(self, patience: float) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from basics.names import Strategy
 from engines.sampling.batch import Draws
 from engines.sampling.rows import SamplingRow
 from engines.vllm.processor import DrawingProcessor
-from protocol.messages import Strategy, TopK
+from protocol.messages import TopK
 from target_worker.strategies import STRATEGIES
 from target_worker.strategies.drafts import Target, pad_drafts
 from target_worker.strategies.probabilistic import pad_q

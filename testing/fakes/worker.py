@@ -11,8 +11,9 @@ from typing import Any
 
 import uvicorn
 
+from basics.names import STRATEGIES
 from protocol.hashing import PrefixHashes
-from protocol.messages import STRATEGIES, DraftRequest, GenerateRequest, SequenceRequest, VerifyRequest
+from protocol.messages import DraftRequest, GenerateRequest, SequenceRequest, VerifyRequest
 from testing.fakes.model import STOP, VOCABULARY, draft_token, probability, target_token, top_token
 
 Answer = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from server.fleet.metrics import WorkerMetrics as FleetMetrics
 from server.metrics import Metrics
-from server.workers.metrics import WorkerMetrics as FleetMetrics
 from worker.metrics import WorkerMetrics
 
 CONFIG = Path(__file__).parents[2] / "config"

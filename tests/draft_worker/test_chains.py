@@ -12,8 +12,8 @@ import pytest
 
 from config.workers import DraftWorkerConfig
 from draft_worker.app import create_app
-from engines.runtime.jobs import ChainRow
 from engines.runtime.rows import Row
+from engines.runtime.runner import ChainRow
 from engines.torch.chains import ChainRunner
 from testing.tiny_models import make_tiny_model
 from testing.wire import request

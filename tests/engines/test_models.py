@@ -13,9 +13,10 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from engines import bundled, gguf
+from engines import bundled
 from engines.cache import build_once, cache_folder
 from engines.errors import ModelError
+from engines.gguf import convert as gguf
 from engines.models import resolve_model
 from testing.tiny_models import make_tiny_model
 

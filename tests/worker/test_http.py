@@ -17,9 +17,9 @@ from starlette.types import Message
 
 from config.workers import TargetWorkerConfig
 from protocol.errors import StaleRound
-from tandem.connection import Connection
+from serving.connection import Connection
 from target_worker.app import create_app
-from target_worker.runtime.engine import TorchTarget
+from target_worker.runtime.engine import LoopTarget
 from testing.fakes.runner import FakeRunner
 from testing.wire import async_test, pause, request
 from testing.worker_apps import fake_engine
@@ -34,7 +34,7 @@ ENDLESS: dict[str, Any] = {"max_tokens": 1_000_000, "sampling": {"ignore_eos": T
 class Served:
     """A target on a real port."""
 
-    def __init__(self, port: int, runner: FakeRunner, engine: TorchTarget) -> None:
+    def __init__(self, port: int, runner: FakeRunner, engine: LoopTarget) -> None:
         self.port = port
         self.runner = runner
         self.loop = engine._loop
@@ -70,7 +70,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIterator[Served]:
     config = TargetWorkerConfig(slot_hold_ms=0, **settings)
     runner = runner or FakeRunner(config.slots, slot_length=100_000)
-    engine = TorchTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, False)
+    engine = LoopTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, False)
     app: FastAPI = create_app(config, lambda progress: engine)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from basics.names import MAX_DRAFT_TOKENS
 from engines.vllm.proposer.answers import Verdict, drafted, verdict
 from engines.vllm.proposer.bound import Bound
 from engines.vllm.proposer.options import read_options
@@ -21,7 +22,6 @@ from engines.vllm.proposer.soundness import Sampler, examine
 from engines.vllm.proposer.vocabulary import VocabularyCheck
 from engines.vllm.proposer.worker import DraftWorker, Json
 from engines.vllm.versions import check_installed
-from protocol.messages import MAX_DRAFT_TOKENS
 
 logger = logging.getLogger("vllm.tandem")
 

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engines.vllm.proposer.breaker import Breaker
+from basics.breaker import Breaker
 from engines.vllm.proposer.connection import Connection, ExchangeFailed, NoAnswerInTime
 from engines.vllm.proposer.options import ProposerOptions
 
@@ -48,7 +48,7 @@ class DraftWorker:
         self._ca = str(options.ca) if options.ca is not None else None
         self._why_not = why_not
         self._tend_more = tend
-        self._breaker = Breaker()
+        self._breaker = Breaker(cooldown=0.5, max_cooldown=15.0, lone=True)
         self._said: dict[str, str] = {}
         self._url: str | None = None
         # The connection for drafts, while nobody uses it. Taking and returning one element needs no lock.

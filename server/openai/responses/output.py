@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.openai.answers import ChatLogprob
-from server.openai.reading import Event, Reasoning
 from server.openai.responses.answers import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -26,7 +25,8 @@ from server.openai.responses.answers import (
     TextDone,
 )
 from server.openai.responses.items import Status
-from server.tools import parser
+from server.reading.together import Event, Reasoning
+from server.reading.tools import parser
 
 
 class Output:

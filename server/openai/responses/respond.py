@@ -7,11 +7,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from server.choice import Delta
 from server.errors import ApiError
 from server.openai.logprobs import chat_logprobs
 from server.openai.plan import Plan
-from server.openai.reading import Reading
 from server.openai.responses.answers import (
     Failure,
     Incomplete,
@@ -24,6 +22,9 @@ from server.openai.responses.answers import (
 )
 from server.openai.responses.output import Output
 from server.openai.responses.schema import ResponsesRequest, SchemaFormat
+from server.openai.tool_choice import choice_as_json
+from server.reading.together import Reading
+from server.text.choice import Delta
 
 
 class ResponseEvents:
@@ -114,7 +115,6 @@ class ResponseEvents:
 
     def _response(self, status: Literal["in_progress", "completed", "incomplete", "failed"]) -> ResponseObject:
         body, plan = self._body, self._plan
-        choice = body.tool_choice
         return ResponseObject(
             id=plan.id,
             object="response",
@@ -131,7 +131,7 @@ class ResponseEvents:
             top_p=1.0 if body.top_p is None else body.top_p,
             top_logprobs=body.top_logprobs or 0,
             tools=[tool.model_dump(exclude_unset=True) for tool in body.tools or ()],
-            tool_choice=choice if isinstance(choice, str) else choice.model_dump() if choice is not None else "auto",
+            tool_choice=choice_as_json(body.tool_choice) or "auto",
             parallel_tool_calls=body.parallel_tool_calls is not False,
             text={"format": _format(body)},
             reasoning={"effort": body.reasoning.effort if body.reasoning is not None else None, "summary": None},

@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from server.choice import Delta
 from server.errors import NotSupported
 from server.gateway import Gateway, gateway_of
 from server.openai.body import body_of
@@ -20,6 +19,7 @@ from server.openai.responses.convert import LOGPROBS, as_chat, own_words
 from server.openai.responses.respond import ResponseEvents
 from server.openai.responses.schema import ResponsesRequest
 from server.openai.serve import answer
+from server.text.choice import Delta
 
 router = APIRouter()
 

@@ -19,7 +19,7 @@ from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotRead
 from protocol.messages import Sampling
 from testing.fakes.runner import FakeRunner, hash_logits
 from testing.wire import async_test
-from tests.engines.torch.loop_jobs import (
+from tests.engines.runtime.loop_jobs import (
     FOREVER,
     Gate,
     best_after,

@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engines.runtime.jobs import ChainRow
+from engines.runtime.runner import ChainRow
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow

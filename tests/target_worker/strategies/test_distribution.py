@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from basics.names import Strategy
 from engines.sampling import noise
-from protocol.messages import Strategy
 from target_worker.strategies import probabilistic
 from target_worker.strategies.drafts import DraftDistributions
 from tests.target_worker.strategies import simulator

@@ -10,11 +10,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basics.names import Strategy
 from engines.sampling.distribution import Distribution
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from protocol.errors import BadRequest, Unsupported
-from protocol.messages import Candidate, Strategy, TopK
+from protocol.messages import Candidate, TopK
 from target_worker.strategies import STRATEGIES, check_candidates, probabilistic
 from target_worker.strategies.drafts import Drafts, Outcome, Target, pad_drafts
 from target_worker.strategies.verdicts import Verdict, cut_after_stop, decisions, verdicts

@@ -12,8 +12,8 @@ from engines.vllm.proposer.bound import Bound
 from engines.vllm.reports import Reports
 from engines.vllm.requests import DRAFTS, EXTRA
 from protocol.hashing import PrefixHashes
+from testing.fakes.batch_drafter import BatchDrafter
 from testing.fakes.vllm_engine import Engine, broken_sampler
-from tests.vllm.unit.fake_worker import FakeWorker
 from tests.vllm.unit.test_proposer import ready
 
 
@@ -31,8 +31,8 @@ def drafts(most: int, key: str = "k", cache_salt: str | None = None) -> dict[str
 
 
 @pytest.fixture
-def worker() -> Iterator[FakeWorker]:
-    fake = FakeWorker()
+def worker() -> Iterator[BatchDrafter]:
+    fake = BatchDrafter()
     yield fake
     fake.close()
 
@@ -44,7 +44,7 @@ def reports() -> Iterator[Reports]:
     made.close()
 
 
-def test_each_request_has_its_own_draft_length(worker: FakeWorker, reports: Reports) -> None:
+def test_each_request_has_its_own_draft_length(worker: BatchDrafter, reports: Reports) -> None:
     made = ready(worker.url)
     made.bind(Bound(runner(drafts(2), drafts(9), {EXTRA: {}}, None), reports.path))
     engine = Engine(made, [5, 6], [6, 7], [7, 8], [8, 9])
@@ -54,7 +54,7 @@ def test_each_request_has_its_own_draft_length(worker: FakeWorker, reports: Repo
 
 
 def test_the_draft_worker_keeps_what_it_reads_under_each_requests_own_salt(
-    worker: FakeWorker, reports: Reports
+    worker: BatchDrafter, reports: Reports
 ) -> None:
     made = ready(worker.url)
     batch = runner(drafts(2, cache_salt="one"), drafts(2, cache_salt="two"), drafts(2))
@@ -74,7 +74,7 @@ def test_the_draft_worker_keeps_what_it_reads_under_each_requests_own_salt(
     assert [item.session_id for item in worker.batches[1].items] == sessions[::-1]
 
 
-def test_what_is_proposed_is_told_to_who_follows_it(worker: FakeWorker, reports: Reports) -> None:
+def test_what_is_proposed_is_told_to_who_follows_it(worker: BatchDrafter, reports: Reports) -> None:
     made = ready(worker.url)
     with reports.follow() as (key, proposals), reports.follow() as (other, others):
         made.bind(Bound(runner(drafts(2, key), drafts(2, "nobody's")), reports.path))
@@ -89,7 +89,9 @@ def test_what_is_proposed_is_told_to_who_follows_it(worker: FakeWorker, reports:
     assert 6 not in proposals, "nobody follows it any more"
 
 
-def test_nothing_is_proposed_while_a_broken_sampler_has_a_sampled_request(worker: FakeWorker, reports: Reports) -> None:
+def test_nothing_is_proposed_while_a_broken_sampler_has_a_sampled_request(
+    worker: BatchDrafter, reports: Reports
+) -> None:
     made = ready(worker.url)
     batch = runner(drafts(2))
     assert made.bind(Bound(batch, reports.path)) == "all"
@@ -106,7 +108,7 @@ def test_nothing_is_proposed_while_a_broken_sampler_has_a_sampled_request(worker
     assert engine.rows[0].drafts
 
 
-def test_a_missing_listener_costs_word_of_the_drafts_alone(worker: FakeWorker) -> None:
+def test_a_missing_listener_costs_word_of_the_drafts_alone(worker: BatchDrafter) -> None:
     gone = Reports()
     gone.close()
     made = ready(worker.url)

@@ -12,6 +12,7 @@ import pytest
 from engines.vllm.proposer import TandemProposer
 from engines.vllm.versions import check_installed
 from protocol.messages import DraftBatchRequest
+from testing.fakes.batch_drafter import BatchDrafter, errors, good
 from testing.fakes.vllm_engine import (
     MAX_MODEL_LEN,
     Engine,
@@ -21,14 +22,13 @@ from testing.fakes.vllm_engine import (
     proposer,
     table,
 )
-from tests.vllm.unit.fake_worker import FakeWorker, errors, good
 
 PROMPTS = ([5, 6, 7], [9, 9, 9, 9], [4])
 
 
 @pytest.fixture
-def worker() -> Iterator[FakeWorker]:
-    fake = FakeWorker()
+def worker() -> Iterator[BatchDrafter]:
+    fake = BatchDrafter()
     yield fake
     fake.close()
 
@@ -52,7 +52,7 @@ def is_plain(engine: Engine) -> bool:
     return all(row.ids[index] == following(row.ids[:index]) for row in engine.rows for index in range(len(row.ids))[4:])
 
 
-def test_all_requests_of_a_step_are_asked_for_in_one_call_and_only_new_ids_travel(worker: FakeWorker) -> None:
+def test_all_requests_of_a_step_are_asked_for_in_one_call_and_only_new_ids_travel(worker: BatchDrafter) -> None:
     engine = Engine(ready(worker.url), *PROMPTS)
     for _ in range(4):
         engine.step()
@@ -65,7 +65,7 @@ def test_all_requests_of_a_step_are_asked_for_in_one_call_and_only_new_ids_trave
     assert is_plain(engine)
 
 
-def test_sessions_follow_their_requests_through_the_rows_and_are_deleted_after(worker: FakeWorker) -> None:
+def test_sessions_follow_their_requests_through_the_rows_and_are_deleted_after(worker: BatchDrafter) -> None:
     engine = Engine(ready(worker.url), *PROMPTS)
     engine.step()
     sessions = [item.session_id for item in worker.batches[-1].items]
@@ -76,7 +76,7 @@ def test_sessions_follow_their_requests_through_the_rows_and_are_deleted_after(w
 
 
 def test_the_last_requests_sessions_are_deleted_though_no_step_follows(
-    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+    worker: BatchDrafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(ready(worker.url), *PROMPTS)
     engine.step()
@@ -89,7 +89,7 @@ def test_the_last_requests_sessions_are_deleted_though_no_step_follows(
     assert all(row.drafts for row in engine.rows)
 
 
-def test_equal_requests_have_sessions_of_their_own(worker: FakeWorker) -> None:
+def test_equal_requests_have_sessions_of_their_own(worker: BatchDrafter) -> None:
     engine = Engine(ready(worker.url), [5, 6], [5, 6])
     engine.step()
     engine.step()
@@ -97,7 +97,7 @@ def test_equal_requests_have_sessions_of_their_own(worker: FakeWorker) -> None:
         assert len({item.session_id for item in batch.items}) == 2
 
 
-def test_long_prompts_are_read_beside_the_engine_first(worker: FakeWorker) -> None:
+def test_long_prompts_are_read_beside_the_engine_first(worker: BatchDrafter) -> None:
     engine = Engine(ready(worker.url), [5] * 90, [6, 7])
     gate = threading.Event()
 
@@ -119,7 +119,7 @@ def test_long_prompts_are_read_beside_the_engine_first(worker: FakeWorker) -> No
     assert asked.context.start == 90
 
 
-def test_what_a_worker_lost_is_sent_again(worker: FakeWorker) -> None:
+def test_what_a_worker_lost_is_sent_again(worker: BatchDrafter) -> None:
     engine = Engine(ready(worker.url), [5, 6])
     engine.step()
     worker.behaviour = errors(409)
@@ -151,7 +151,7 @@ def test_what_a_worker_lost_is_sent_again(worker: FakeWorker) -> None:
     ],
     ids=lambda body: "cut" if body is None else body[:60].decode(),
 )
-def test_no_answer_of_a_worker_breaks_a_step(worker: FakeWorker, body: bytes | None) -> None:
+def test_no_answer_of_a_worker_breaks_a_step(worker: BatchDrafter, body: bytes | None) -> None:
     engine = Engine(ready(worker.url), [5, 6])
     worker.behaviour = lambda batch: body
     for _ in range(5):
@@ -162,7 +162,7 @@ def test_no_answer_of_a_worker_breaks_a_step(worker: FakeWorker, body: bytes | N
     assert is_plain(engine)
 
 
-def test_wrong_drafts_cost_no_text(worker: FakeWorker) -> None:
+def test_wrong_drafts_cost_no_text(worker: BatchDrafter) -> None:
     engine = Engine(ready(worker.url), *PROMPTS)
     wrong = {"items": [{"response": {"candidates": [{"token_ids": [1, 2, 0]}]}}] * 3}
     worker.behaviour = lambda batch: json.dumps(wrong).encode()
@@ -172,7 +172,7 @@ def test_wrong_drafts_cost_no_text(worker: FakeWorker) -> None:
     assert is_plain(engine)
 
 
-def test_a_slow_worker_catches_up_beside_the_engine(worker: FakeWorker) -> None:
+def test_a_slow_worker_catches_up_beside_the_engine(worker: BatchDrafter) -> None:
     engine = Engine(ready(worker.url, deadline_ms=30), [5, 6])
     gate = threading.Event()
     worker.behaviour = lambda batch: good(batch) if gate.wait(60.0) else None
@@ -193,7 +193,7 @@ def test_a_slow_worker_catches_up_beside_the_engine(worker: FakeWorker) -> None:
     assert is_plain(engine)
 
 
-def test_a_worker_that_gives_nothing_is_left_alone_and_comes_back(worker: FakeWorker) -> None:
+def test_a_worker_that_gives_nothing_is_left_alone_and_comes_back(worker: BatchDrafter) -> None:
     engine = Engine(ready(worker.url), [5, 6])
     worker.behaviour = lambda batch: b"garbage"
     until(lambda: engine.proposer.ready, engine.step)
@@ -203,9 +203,9 @@ def test_a_worker_that_gives_nothing_is_left_alone_and_comes_back(worker: FakeWo
 
 
 def test_a_worker_that_comes_later_is_found() -> None:
-    gone = FakeWorker()
+    gone = BatchDrafter()
     gone.close()
-    late = FakeWorker()
+    late = BatchDrafter()
     made = ready(f"{gone.url},{late.url}")
     engine = Engine(made, [5, 6])
     engine.step()
@@ -213,7 +213,7 @@ def test_a_worker_that_comes_later_is_found() -> None:
     late.close()
 
 
-def test_a_worker_of_another_vocabulary_or_kind_is_not_asked(worker: FakeWorker) -> None:
+def test_a_worker_of_another_vocabulary_or_kind_is_not_asked(worker: BatchDrafter) -> None:
     for info in ({"hello": 1}, [], {"role": "target", "protocol": 1}, {"role": "draft", "protocol": 2}):
         worker.info = info
         asked = len(worker.tokens)
@@ -227,7 +227,7 @@ def test_a_worker_of_another_vocabulary_or_kind_is_not_asked(worker: FakeWorker)
     assert set(worker.tokens) == {"Bearer secret"}
 
 
-def test_no_draft_reaches_the_end_of_the_context_or_goes_beyond_a_stop_token(worker: FakeWorker) -> None:
+def test_no_draft_reaches_the_end_of_the_context_or_goes_beyond_a_stop_token(worker: BatchDrafter) -> None:
     engine = Engine(ready(worker.url), [5] * (MAX_MODEL_LEN - 30))
     engine.read()
     until(engine.has_read)
@@ -250,7 +250,7 @@ def test_a_vllm_that_tandem_was_not_tested_with_is_refused(monkeypatch: pytest.M
         TandemProposer(config({"draft_url": "http://127.0.0.1:1"}))
 
 
-def test_only_the_first_rank_asks(worker: FakeWorker) -> None:
+def test_only_the_first_rank_asks(worker: BatchDrafter) -> None:
     options = {"draft_url": worker.url, "trust_sampler": True, "check_vocabulary": False}
     other = TandemProposer(config(options, rank=1, ranks=2))
     other.load_model()
@@ -259,7 +259,7 @@ def test_only_the_first_rank_asks(worker: FakeWorker) -> None:
     assert not worker.tokens
 
 
-def test_nothing_is_proposed_for_a_while_after_a_broken_sampler_met_a_sampled_request(worker: FakeWorker) -> None:
+def test_nothing_is_proposed_for_a_while_after_a_broken_sampler_met_a_sampled_request(worker: BatchDrafter) -> None:
     made = ready(worker.url)
     made.sampler = sampler = broken_sampler()
     engine = Engine(made, [5, 6])
@@ -272,7 +272,7 @@ def test_nothing_is_proposed_for_a_while_after_a_broken_sampler_met_a_sampled_re
 
 
 def test_nothing_is_proposed_to_an_engine_that_could_not_be_tested(
-    worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+    worker: BatchDrafter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engines.vllm.proposer.proposer.examine", lambda device: None)
     monkeypatch.setattr("engines.vllm.proposer.proposer._device", lambda args: "cpu")

@@ -14,7 +14,7 @@ import pytest
 from engines.vllm.proposer.connection import Connection
 from engines.vllm.proposer.options import ProposerOptions
 from engines.vllm.proposer.worker import DraftWorker, Json
-from tests.vllm.unit.fake_worker import INFO, FakeWorker
+from testing.fakes.batch_drafter import INFO, BatchDrafter
 from tests.vllm.unit.test_proposer import until
 
 
@@ -24,8 +24,8 @@ def stack() -> Iterator[ExitStack]:
         yield made
 
 
-def fake(stack: ExitStack, **info: Any) -> FakeWorker:
-    made = FakeWorker()
+def fake(stack: ExitStack, **info: Any) -> BatchDrafter:
+    made = BatchDrafter()
     stack.callback(made.close)
     made.info = INFO | info
     return made

@@ -1,0 +1,142 @@
+"""Breaker, budget, pool, sequence, vocabulary: each by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from basics.breaker import Breaker
+from protocol.hashing import PrefixHashes
+from protocol.messages import TokenizerInfo
+from server.fleet.client import WorkerClient
+from server.fleet.metrics import WorkerMetrics
+from server.fleet.pool import Pool
+from server.fleet.transport import Transport
+from server.fleet.vocabulary import differences
+from server.fleet.worker import Worker
+from server.rounds.budget import RetryBudget
+from server.rounds.sequence import TokenSequence
+from serving.tasks import BackgroundTasks
+from testing.fakes.worker import FakeWorker
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_retry_budget() -> None:
+    clock = Clock()
+    budget = RetryBudget(capacity=2, per_success=0.5, per_second=1.0, clock=clock)
+    assert [budget.take() for _ in range(3)] == [True, True, False]
+    budget.success()
+    budget.success()
+    assert [budget.take() for _ in range(2)] == [True, False]
+    clock.now = 100.0
+    assert [budget.take() for _ in range(3)] == [True, True, False]
+
+
+def pool_of(count: int) -> tuple[Pool, list[Worker]]:
+    workers = [
+        Worker("target", WorkerClient(Transport(f"http://w{i}")), Breaker(), WorkerMetrics()) for i in range(count)
+    ]
+    for worker in workers:
+        worker.set_state("ready", "")
+    return Pool(workers), workers
+
+
+def anything(worker: Worker) -> bool:
+    return True
+
+
+def test_the_least_loaded_worker_is_picked() -> None:
+    pool, (one, two, three) = pool_of(3)
+    one.streams, two.streams, three.streams = 2, 1, 3
+    assert pool.pick(anything) is two
+    two.set_state("down", "")
+    assert pool.pick(anything) is one
+    assert pool.pick(lambda worker: worker is three) is three
+    assert pool.pick(anything, avoid={one}) is three
+    assert pool.pick(lambda worker: worker is one, avoid={one}) is one
+    for _ in range(3):
+        one.breaker.failure()
+    assert pool.pick(anything) is three
+    three.set_state("refused", "")
+    assert pool.pick(anything) is None
+
+
+def test_a_chat_goes_back_to_where_it_was_read_unless_that_is_busy() -> None:
+    pool, (one, two) = pool_of(2)
+    first = TokenSequence(list(range(300)), None)
+    pool.remember(first.prefixes(), two)
+    second = TokenSequence([*range(300), 7, 7, 7], None)
+    assert pool.pick(anything, second.prefixes()) is two
+    assert pool.pick(anything, TokenSequence([9] * 300, None).prefixes()) is one
+    two.streams = 5
+    assert pool.pick(anything, second.prefixes()) is one
+
+
+@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=300), st.data())
+def test_contexts_are_what_a_worker_can_check(ids: list[int], data: st.DataObject) -> None:
+    cut = data.draw(st.integers(1, len(ids)))
+    start = data.draw(st.integers(0, len(ids)))
+    sequence = TokenSequence(ids[:cut], "salt")
+    sequence.append(ids[cut:])
+    hashes = PrefixHashes("salt")
+    hashes.extend(ids)
+    context = sequence.context(start)
+    assert (context.start, context.token_ids, context.prefix_hash) == (start, ids[start:], hashes.at(start))
+
+
+def tokenizer(change: Callable[[list[str]], None]) -> TokenizerInfo:
+    worker = FakeWorker("target")
+    change(worker.tokens)
+    return TokenizerInfo.model_validate(worker.tokenizer())
+
+
+def test_vocabulary_differences_in_words() -> None:
+    target = tokenizer(lambda tokens: None)
+
+    def swap(tokens: list[str]) -> None:
+        tokens[17], tokens[20] = "foo", "bar"
+
+    text = differences(target, tokenizer(swap))
+    assert "id 17: target 't17', draft 'foo'; id 20: target 't20', draft 'bar'" in text
+    assert "50 tokens, the draft's 50" in text
+    text = differences(target, tokenizer(lambda tokens: tokens.append("more")))
+    assert "id 50: target has none, draft 'more'" in text
+    text = differences(target, tokenizer(lambda tokens: tokens.__setitem__(slice(None), [f"x{i}" for i in range(50)])))
+    assert "and 47 more ids differ" in text
+
+
+def test_background_tasks_end_with_their_owner() -> None:
+    async def main() -> None:
+        tasks = BackgroundTasks()
+        never = tasks.spawn(asyncio.sleep(100))
+        soon = tasks.spawn(asyncio.sleep(0))
+        await tasks.close(0.05)
+        assert never.cancelled()
+        assert soon.done()
+        assert len(tasks) == 0
+
+    asyncio.run(main())
+
+
+def test_a_failed_background_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail() -> None:
+        raise ValueError("on purpose")
+
+    async def main() -> None:
+        tasks = BackgroundTasks()
+        tasks.spawn(fail())
+        await tasks.close(1.0)
+
+    asyncio.run(main())
+    assert "on purpose" in caplog.text
