@@ -310,9 +310,33 @@ class StepTime(Reply):
     seconds: float
 
 
+class StrategyFacts(Reply):
+    """What a strategy of a target needs and promises, so that nobody has to know it by name."""
+
+    name: str
+    needs_q: bool = Field(description="every drafted token must come with the q that it was drawn from")
+    max_candidates: int = Field(ge=1)
+    lossless: bool = Field(description="at every temperature; at 0 each strategy is")
+    same_text: bool = Field(description="a seed gives one text, whatever is drafted")
+    draws: bool = Field(description="where nothing is drafted it emits what plain decoding would")
+
+
+_FACTS_BEFORE = [
+    StrategyFacts(name=name, needs_q=q, max_candidates=most, lossless=lossless, same_text=same, draws=draws)
+    for name, q, most, lossless, same, draws in [
+        ("deterministic", False, MAX_CANDIDATES, True, True, True),
+        ("probabilistic", True, 1, True, False, True),
+        ("threshold", False, MAX_CANDIDATES, False, False, True),
+        ("greedy", False, MAX_CANDIDATES, False, True, False),
+    ]
+]
+"""Of the strategies that targets had before they said so themselves. Newer strategies have no place here."""
+
+
 class Capabilities(Reply):
     rounds: list[Literal["gateway", "target"]]
     strategies: list[Strategy]
+    strategy_facts: list[StrategyFacts] = Field(default=_FACTS_BEFORE, description="one for each of `strategies`")
     default_strategy: Strategy = "deterministic"
     max_candidates: int
     max_draft_tokens: int
@@ -325,6 +349,20 @@ class Capabilities(Reply):
     target_rounds_sampled: bool = Field(
         default=False, description="rounds that the target drives carry drafts at temperature above 0 too"
     )
+
+    @model_validator(mode="after")
+    def _facts_of_every_strategy(self) -> Capabilities:
+        known = {facts.name for facts in self.strategy_facts}
+        for name in self.strategies:
+            if name not in known:
+                raise ValueError(f"strategy_facts: says nothing of {name}")
+        return self
+
+    def facts(self, strategy: Strategy) -> StrategyFacts | None:
+        """None where the target does not offer it."""
+        if strategy not in self.strategies:
+            return None
+        return next(facts for facts in self.strategy_facts if facts.name == strategy)
 
 
 class ModelInfo(Reply):

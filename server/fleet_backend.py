@@ -125,7 +125,9 @@ class Fleet:
             if drafters is not None and gateway_drives and info.vocabulary is not None:
                 target.require(lambda info: "gateway" in info.capabilities.rounds)
                 lookup = LOOKUP if self._draft_model(request.speculation.draft_model) == LOOKUP else None
-                drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call, lookup)
+                facts = info.capabilities.facts(request.speculation.strategy)
+                needs_q = facts is not None and facts.needs_q
+                drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call, lookup, needs_q)
                 speculating = Speculating(
                     drafts=drafts,
                     planner=self._planner(request, drafters, info),

@@ -20,6 +20,7 @@ from protocol.messages import (
     VerifyRequest,
     VerifyResponse,
 )
+from target_worker.strategies import STRATEGIES
 
 UNREAD_ROUNDS = 32
 """Rounds a stream may be ahead of its reader before it waits."""
@@ -30,6 +31,7 @@ def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy]) -> 
     return Capabilities(
         rounds=["gateway"],
         strategies=list(strategies),
+        strategy_facts=[STRATEGIES[name].facts(name) for name in strategies],
         default_strategy=config.strategy,
         max_candidates=config.max_candidates,
         max_draft_tokens=MAX_DRAFT_TOKENS,

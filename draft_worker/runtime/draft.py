@@ -1,7 +1,7 @@
 """Drafts from a model: autoregressive steps on the torch engine's loop, drawn with the target's own noise.
 
 Candidate 0 follows the noise. Candidate i ≥ 1 leaves it where the i-th smallest gap lies between the two best
-perturbed logits, takes the second best there, and follows the noise again (DESIGN.md, "Candidates, γ and N"). The
+perturbed logits, takes the second best there, and follows the noise again (docs/one_round.md). The
 candidates after the first grow together, as a tree over the shared context.
 """
 

@@ -28,6 +28,7 @@ def of_any(reference: Capabilities, all_of: list[Capabilities]) -> Capabilities:
     return reference.model_copy(
         update={
             "strategies": [name for name in STRATEGIES if any(name in able.strategies for able in all_of)],
+            "strategy_facts": list({facts.name: facts for able in all_of for facts in able.strategy_facts}.values()),
             "max_candidates": max(able.max_candidates for able in all_of),
         }
     )

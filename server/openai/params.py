@@ -125,17 +125,19 @@ def speculation(options: SpeculativeOptions | None, model: ServedModel, config: 
             f"there is no drafter of that name; known: {known}", param="speculative.draft_model", code="model_not_found"
         )
     strategy = block.strategy or target.default_strategy
-    if strategy not in target.strategies:
+    facts = target.facts(strategy)
+    if facts is None:
         raise not_yet("speculative.strategy", f"the target knows {', '.join(target.strategies)}")
-    if strategy == "probabilistic" and enabled and able is not None and not able.q:
+    if facts.needs_q and enabled and able is not None and not able.q:
         raise not_yet("speculative.strategy", "the draft worker does not send its distribution")
     candidates = block.num_candidates or 1
     most_candidates = min(target.max_candidates, able.max_candidates if able is not None else MAX_CANDIDATES)
     if candidates > most_candidates:
         raise not_yet("speculative.num_candidates", f"these workers take at most {most_candidates}")
-    if strategy == "probabilistic" and candidates > 1:
+    if candidates > facts.max_candidates:
         raise NotSupported(
-            "'speculative.num_candidates' above 1 would not be lossless with the strategy 'probabilistic'",
+            f"'speculative.num_candidates' above {facts.max_candidates} would not be lossless with the strategy "
+            f"'{strategy}'",
             param="speculative.num_candidates",
         )
     if block.log_decisions and not config.log_content:

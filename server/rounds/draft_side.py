@@ -53,14 +53,16 @@ class DraftSide:
         vocabulary_size: int,
         read_seconds: float,
         draft_model: str | None = None,
+        needs_q: bool = False,
     ) -> None:
         """`vocabulary_size` counts the target's logits; `draft_model` is the worker's drafter to use, if not its own
-        default."""
+        default; `needs_q`: the strategy judges by the distribution that each token was drawn from."""
         self._context = context
         self._pool = pool
         self._vocabulary_size = vocabulary_size
         self._read_seconds = read_seconds
         self._draft_model = draft_model
+        self._needs_q = needs_q
         self._session: Session | None = None
         self._stack = ExitStack()
         self._reading: asyncio.Task[None] | None = None
@@ -207,7 +209,7 @@ class DraftSide:
             "num_candidates": num_candidates,
             "candidate_temperature": speculation.candidate_temperature,
             "candidate_top_p": speculation.candidate_top_p,
-            "want_q": speculation.strategy == "probabilistic" and draft_tokens > 0,
+            "want_q": self._needs_q and draft_tokens > 0,
             "prediction": Prediction(token_ids=prediction) if prediction is not None else None,
         }
 
@@ -224,7 +226,7 @@ class DraftSide:
     def _can_serve(self, worker: Worker) -> bool:
         if worker.info is None or worker.info.context_length <= len(self._context.sequence):
             return False
-        return worker.info.capabilities.q or self._context.request.speculation.strategy != "probabilistic"
+        return worker.info.capabilities.q or not self._needs_q
 
     def _open(self) -> bool:
         if self._session is None:

@@ -173,8 +173,9 @@ class RoundLoop:
 
     async def _plain(self, max_tokens: int) -> AsyncIterator[Round]:
         speculation = self._request.speculation
-        if speculation.enabled and speculation.strategy == "greedy" and not self._target_drives:
-            # A debugging strategy that only verification knows.
+        facts = self._info.capabilities.facts(speculation.strategy)
+        if speculation.enabled and facts is not None and not facts.draws and not self._target_drives:
+            # A strategy for debugging, whose choice of tokens only verification knows.
             for _ in range(max_tokens):
                 yield await self._verify(Draft.none(), 0, 0)
                 if self._stopped:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from basics.names import Strategy
 from protocol.messages import ModelInfo
 from protocol.target_rounds import is_greedy, may_be_drafted_for
 from server.backend import GenerationRequest
@@ -22,7 +23,7 @@ def fault(request: GenerationRequest, info: ModelInfo) -> ApiError | None:
         )
     # A target that only drives its own rounds draws above temperature 0 without the shared noise. Its text then has
     # the right distribution, which is all that `probabilistic` promises; the other strategies promise more.
-    if "gateway" in offered.rounds or is_greedy(request.sampling) or speculation.strategy == "probabilistic":
+    if "gateway" in offered.rounds or is_greedy(request.sampling) or _in_distribution(speculation.strategy, info):
         return None
     return InvalidRequest(
         f"'{speculation.strategy}' at temperature above 0 needs a target whose rounds the gateway drives; "
@@ -46,4 +47,10 @@ def target_drives(request: GenerationRequest, info: ModelInfo) -> bool:
         return False
     if is_greedy(request.sampling):
         return True
-    return speculation.strategy == "probabilistic" and offered.target_rounds_sampled
+    return _in_distribution(speculation.strategy, info) and offered.target_rounds_sampled
+
+
+def _in_distribution(strategy: Strategy, info: ModelInfo) -> bool:
+    """Whether the right distribution is all that the strategy promises: any lossless sampler keeps that."""
+    facts = info.capabilities.facts(strategy)
+    return facts is not None and facts.lossless and not facts.same_text

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from basics.metrics import Watched
-from basics.names import Strategy
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
 from engines.drawing import Drawing
@@ -20,13 +19,13 @@ from protocol.messages import (
 )
 from target_worker.engine import UNREAD_ROUNDS, capabilities
 from target_worker.metrics import TargetMetrics
+from target_worker.strategies import STRATEGIES
 from target_worker.vllm.drafting import Drafting
 from target_worker.vllm.generate import Decoding
 from target_worker.vllm.processor import CLASS
 from target_worker.vllm.verify import Verification
 
-_STRATEGIES: list[Strategy] = ["deterministic", "probabilistic", "greedy"]
-"""`threshold` is missing: a draw equal to a token that it rejected could not be told from an accepted one."""
+_STRATEGIES = [name for name, strategy in STRATEGIES.items() if not strategy.emits_rejected]
 
 
 def load_target(

@@ -22,8 +22,8 @@ from tests.engines.grammar.conftest import LOGITS_SIZE
 LIKELY = '"}]'  # what a random model must write now and then to come to an end
 
 
-def write(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Any, seed: int, most: int = 400) -> str:
-    """A random model's answer: argmax of masked noise, with a liking for what closes."""
+def write(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Any, seed: int, most: int = 400) -> str | None:
+    """A random model's answer: argmax of masked noise, with a liking for what closes. None if it has no end in time."""
     generator = torch.Generator().manual_seed(seed)
     state = GrammarState(compiler.compile(Grammar(type="json_schema", value=json.dumps(schema), start=0)))
     bias = torch.zeros(1, LOGITS_SIZE)
@@ -32,7 +32,8 @@ def write(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Any, seed: in
         bias[0, token_id] += 2.0 * (token[0] in LIKELY)
     ids: list[int] = []
     while not state.terminated:
-        assert len(ids) < most, tokenizer.decode(ids)
+        if len(ids) >= most:
+            return None
         mask = state.masks_along([]).bitmask
         hurry = len(ids) / 40
         logits = torch.randn(1, LOGITS_SIZE, generator=generator) + bias * (1 + hurry)
@@ -43,16 +44,21 @@ def write(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Any, seed: in
 
 @pytest.mark.parametrize("block", range(12))
 def test_random_schemas_are_always_kept(compiler: GrammarCompiler, tokenizer: Tokenizer, block: int) -> None:
+    finished = 0
     for seed in range(block * 25, block * 25 + 25):
         schema = schemas.schema(random.Random(seed))
         for attempt in range(2):
             text = write(compiler, tokenizer, schema, seed * 7 + attempt)
-            jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+            if text is not None:
+                finished += 1
+                jsonschema.Draft202012Validator(schema).validate(json.loads(text))
+    assert finished > 40  # of 50
 
 
 def test_recursion_and_discriminated_unions_are_kept(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:
     for seed in range(8):
         text = write(compiler, tokenizer, schemas.recursive(), seed)
+        assert text is not None
         jsonschema.validate(json.loads(text), schemas.recursive())
 
 
