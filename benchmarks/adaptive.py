@@ -4,8 +4,8 @@
 
 A scripted draft worker (testing/scripted_draft.py) is always wrong, always right, slow, or stalls now and then; one
 stream and eight. Plain and adaptive runs alternate; the ratio of their tokens a second, after the first --settle
-tokens, is shown as the median over --repeats pairs of runs, and the lowest of them. The run fails where a median is
-below 0.95, the aim whatever the draft, or where nothing was drafted by a drafter that is right.
+tokens, is shown as the median over --repeats pairs of runs, and the lowest of them. The run fails if a median is
+below 0.95, the aim whatever the draft, or if a drafter that is right drafted nothing.
 """
 
 from __future__ import annotations

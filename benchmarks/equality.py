@@ -4,8 +4,8 @@
 
 A pairwise covering array (every two settings of two factors meet in some cell) over temperature, top-p, penalties,
 drafter, γ, N and adaptation; 5 prompts of 32 tokens a cell, each compared, token for token, with plain decoding under
-the same sampling parameters. Equal texts show nothing where nothing was drafted, or nothing accepted: drafts of
-`partly_right` are right up to a drawn place, and the run fails where one of its cells accepted none, or where another
+the same sampling parameters. Equal texts show nothing if nothing was drafted or accepted: drafts of
+`partly_right` are right up to a random place, and the run fails if one of its cells accepted none, or if another
 drafter drafted none. What has been compared is kept in results/equality.json and, for the same commit and model, not
 done again.
 """

@@ -4,7 +4,7 @@
 
 Teacher-forced: the logits of every position of a text are computed in passes of several shapes (one token at a time is
 the reference), and each row of logits is drawn from with many seeds. A flip is a draw that differs. The same in bitwise
-mode, where none may. Times are medians of a one-row and a six-row pass over the same context. Each mode runs in a
+mode, in which none may. Times are medians of a one-row and a six-row pass over the same context. Each mode runs in a
 process of its own, since MKL reads its setting once.
 """
 

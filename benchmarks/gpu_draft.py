@@ -3,7 +3,7 @@
 A model in the shape of Qwen2.5-0.5B with random weights, bfloat16, drafts γ tokens for 1, 8 and 32 sequences: token by
 token, as static passes captured in CUDA graphs, and these compiled; then the compiled ones through the engine's loop.
 Prompts are read by an ordinary pass and by static ones. First a small model in float32 must draft the same tokens all
-three ways. Needs torch, transformers and pydantic. Ends with status 1 where tokens differ.
+three ways. Needs torch, transformers and pydantic. Ends with status 1 if tokens differ.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Options:
         return 1024
 
     def seconds_left(self, most: float) -> float:
-        """Raises TimeoutError where there are none."""
+        """Raises TimeoutError if there are none."""
         left = min(most, self.until - time.monotonic())
         if left < 5.0:
             raise TimeoutError("no time left for this row")
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """Whom to ask, and where to read of rounds: the server, the draft worker, the timed proposer's log."""
+    """The server to ask, and what reports on its rounds: the draft worker, the timed proposer's log."""
 
     server: Process
     draft: Process | None = None

@@ -1,4 +1,4 @@
-"""Thread settings of the workers where target, draft worker and gateway share few cores, all three busy.
+"""Thread settings of the workers when target, draft worker and gateway share few cores, all three busy.
 
     python -m benchmarks.threads [--streams 4]
 

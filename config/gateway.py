@@ -61,7 +61,7 @@ class GatewayConfig(BaseModel):
         default="auto", description="the tags that the model thinks between; auto: those of its chat template"
     )
 
-    # Speculation where a request does not say.
+    # Speculation, unless a request says otherwise.
     draft_model: str | None = Field(default=None, description="default drafter; none: the draft worker's own")
     draft_tokens: int | None = Field(
         default=None,
@@ -97,7 +97,7 @@ class GatewayConfig(BaseModel):
         default="summary", description="metrics.speculative_decoding in responses; detailed: step by step"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
-    log_content: bool = Field(default=False, description="log decisions with tokens in them where a request asks")
+    log_content: bool = Field(default=False, description="log decisions with tokens in them if a request asks")
 
     @field_validator("target_urls", "draft_urls")
     @classmethod

@@ -1,4 +1,4 @@
-"""What the two workers can be told. The command line adds where they listen."""
+"""The settings of the two workers. The command line adds where they listen."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class WorkerConfig(BaseModel):
     drain_timeout_ms: Milliseconds = Field(default=10_000, description="how long running work may take at shutdown")
     worker_token: SecretStr | None = Field(default=None, description="bearer token that callers of /v1 must send")
     allow_pickle_weights: bool = Field(
-        default=False, description="load weights that torch pickled, which can run code, where a model has no others"
+        default=False, description="load weights that torch pickled, which can run code, if a model has no others"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
 
@@ -118,7 +118,7 @@ class TargetWorkerConfig(WorkerConfig):
         default=None,
         gt=0.0,
         le=60_000.0,
-        description="how long a step waits for drafts; none: half a measured step. Raise it where drafts come later",
+        description="how long a step waits for drafts; none: half a measured step. Raise it if drafts come later",
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The messages between gateway and workers (docs/wire.md tells the rules that go with them).
+"""The messages between gateway and workers (docs/wire.md has the rules that go with them).
 
 Token ids are the target's everywhere. Times are milliseconds. Requests have strict types and forbid unknown fields: a
 worker refuses by name what it does not know rather than ignoring it.
@@ -89,7 +89,7 @@ class Grammar(Message):
 
 
 class GrammarCheckRequest(Message):
-    """`POST /v1/grammar/check` on a target: can this be honoured? (`start` plays no part.) No: a 400 says why."""
+    """`POST /v1/grammar/check` on a target: can this be honoured? (`start` is ignored.) If not, a 400 says why."""
 
     protocol: Literal[1] = 1
     grammar: Grammar
@@ -225,11 +225,11 @@ StopReason = Literal["stop_token", "length"]
 
 
 class VerifyResponse(Reply):
-    """One round: the accepted draft tokens, then the target's own (left out where a stop token was accepted)."""
+    """One round: the accepted draft tokens, then the target's own (left out if a stop token was accepted)."""
 
     session_id: SessionId | None
     round: int
-    candidate: int | None = Field(description="which candidate was kept; null where none was sent")
+    candidate: int | None = Field(description="which candidate was kept; null if none was sent")
     num_drafted: int = Field(ge=0, description="length of the kept candidate")
     num_accepted: int = Field(ge=0)
     acceptance_mask: list[bool] = Field(description="for the kept candidate, by position")
@@ -318,7 +318,7 @@ class StrategyFacts(Reply):
     max_candidates: int = Field(ge=1)
     lossless: bool = Field(description="at every temperature; at 0 each strategy is")
     same_text: bool = Field(description="a seed gives one text, whatever is drafted")
-    draws: bool = Field(description="where nothing is drafted it emits what plain decoding would")
+    draws: bool = Field(description="if nothing is drafted it emits what plain decoding would")
 
 
 _FACTS_BEFORE = [
@@ -330,7 +330,7 @@ _FACTS_BEFORE = [
         ("greedy", False, MAX_CANDIDATES, False, True, False),
     ]
 ]
-"""Of the strategies that targets had before they said so themselves. Newer strategies have no place here."""
+"""For targets that do not describe their strategies themselves. Newer strategies have no place here."""
 
 
 class Capabilities(Reply):
@@ -359,7 +359,7 @@ class Capabilities(Reply):
         return self
 
     def facts(self, strategy: Strategy) -> StrategyFacts | None:
-        """None where the target does not offer it."""
+        """None if the target does not offer it."""
         if strategy not in self.strategies:
             return None
         return next(facts for facts in self.strategy_facts if facts.name == strategy)
@@ -391,7 +391,7 @@ class TokenizerInfo(Reply):
     tokenizer_json: str = Field(description="the whole tokenizer.json, as text")
     chat_template: str | None
     tool_chat_template: str | None = Field(
-        default=None, description="used in place of chat_template where a request has tools; null: chat_template is"
+        default=None, description="used in place of chat_template if a request has tools; null: chat_template is"
     )
     bos_token: str | None
     eos_token: str | None

@@ -57,7 +57,7 @@ def up(
     """Start gateway, draft worker and target worker on this machine, and stop all three with Ctrl-C.
 
     --target and --draft take the bundled model's name, a Hugging Face id, a local folder or a GGUF file. A target
-    alone picks its draft and γ where the pair is a known one, prompt lookup otherwise.
+    alone picks its draft and γ if the pair is a known one, prompt lookup otherwise.
     """
     settings = settings_for_up(given, config)
     from tandem.up import run_up
@@ -102,7 +102,7 @@ def target(given: dict[str, Any], config: ConfigFile = None) -> None:
 @app.command()
 def doctor(
     config: ConfigFile = None,
-    url: Annotated[str | None, typer.Option(help="Gateway; by default where the settings say it listens.")] = None,
+    url: Annotated[str | None, typer.Option(help="Gateway; default: the address in the settings.")] = None,
     target_url: Annotated[str | None, typer.Option(help="Target worker; by default the gateway's first.")] = None,
     draft_url: Annotated[str | None, typer.Option(help="Draft worker; by default the gateway's first.")] = None,
     api_key: Annotated[

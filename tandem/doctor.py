@@ -1,4 +1,4 @@
-"""`tandem doctor`: looks at a set-up, measures its parts, and says whether speculation pays there."""
+"""`tandem doctor`: checks a set-up, measures its parts, and reports whether speculation pays there."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run_doctor(
 ) -> int:
     """Print the report. `draft_tokens` None: the gateway's own γ.
 
-    Returns 0 where everything answers and fits together, 1 where not; a bad payoff is no fault.
+    Returns 0 if everything answers and fits together, else 1; a bad payoff is not a fault.
     """
     worker_token = settings.worker_token.get_secret_value() if settings.worker_token else None
     key = api_key or next((key.get_secret_value() for key in settings.api_keys), None)
@@ -196,7 +196,7 @@ def _try_prompts(gateway: Service, draft_tokens: int | None, max_tokens: int) ->
 def _compare(kind: str, plain: Generation, speculative: Generation, draft_tokens: int) -> PromptResult:
     numbers = speculative.speculative
     accepted, steps = numbers.get("num_accepted_draft_tokens", 0), numbers.get("num_spec_steps", 0)
-    # Every round emits one token of the target's own, but the last one where a stop token was accepted.
+    # Every round emits one token of the target's own, except the last one if a stop token was accepted.
     rounds = max(speculative.completion_tokens - accepted, steps, 1)
     return PromptResult(
         kind=kind,
@@ -210,6 +210,6 @@ def _compare(kind: str, plain: Generation, speculative: Generation, draft_tokens
 
 
 def _rate(generation: Generation) -> float:
-    """Tokens a second after the first; 0 where everything came at once."""
+    """Tokens a second after the first; 0 if everything came at once."""
     seconds = generation.decode_seconds
     return (generation.completion_tokens - 1) / seconds if seconds > 0 and generation.completion_tokens > 1 else 0.0

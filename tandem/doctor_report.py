@@ -47,7 +47,7 @@ def verdict_line(result: PromptResult, verdict: Verdict) -> str:
 
 
 def _disagree(measured: float, expected: float) -> bool:
-    """Whether one says that speculation pays and the other that it does not, by more than times vary anyhow."""
+    """Whether one finds that speculation pays and the other that it does not, by more than times vary anyway."""
     return (measured > 1) != (expected > 1) and max(measured, expected) > _UNSTEADY * min(measured, expected)
 
 

@@ -10,7 +10,7 @@ from tandem.payoff import Costs, Verdict
 
 @dataclass(slots=True)
 class Check:
-    """One thing looked at. `ok` is None where it is neither right nor wrong."""
+    """One thing checked. `ok` is None if it is neither right nor wrong."""
 
     name: str
     ok: bool | None

@@ -32,7 +32,7 @@ REPEATS = 5
 
 
 class Unreachable(Exception):
-    """A call that brought no usable answer; the message says whose and why."""
+    """A call without a usable answer; the message says whose and why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Service:
             raise Unreachable(f"{self.name} at {self.url}: {_words(error)}") from None
 
     def first_worker(self, role: Literal["target", "draft"]) -> str | None:
-        """The address of the gateway's first worker of a role, as its /ready names it; None where it names none."""
+        """The address of the gateway's first worker of a role, as its /ready names it; None if it names none."""
         try:
             _, detail = self.ready()
         except Unreachable:
@@ -119,7 +119,7 @@ class Service:
             raise Unreachable(f"{self.name} at {self.url}: /v1/models answers no model") from None
 
     def generate(self, body: dict[str, Any]) -> Generation:
-        """A streamed chat completion, timed. Raises Unreachable where it fails or takes too long."""
+        """A streamed chat completion, timed. Raises Unreachable if it fails or takes too long."""
         text, tokens, speculative = "", 0, {}
         first = last = 0.0
         deadline = time.monotonic() + self._timeout

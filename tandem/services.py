@@ -67,7 +67,7 @@ def run_target_worker(settings: TargetSettings) -> None:
 
 
 def warn_if_public(host: str, what: str, remedy: str) -> None:
-    """A loud warning where others can reach a service that asks nobody for a key."""
+    """A loud warning if others can reach a service that asks for no key."""
     if not is_loopback(host):
         logger.warning("%s listens on %s and asks for no key: whoever can reach it may use it; %s", what, host, remedy)
 

@@ -19,7 +19,7 @@ from tandem.processes import DRAIN_SECONDS, Child, stop_all
 from tandem.progress import Progress
 
 POLL_SECONDS = 0.2
-# For running requests to end; where a process has died, most of them cannot.
+# For running requests to end; if a process has died, most of them cannot.
 DRAIN_SECONDS_AFTER_A_DEATH = 1.0
 # Beyond the drain, for all processes to end.
 GRACE_SECONDS = 5.0
@@ -28,9 +28,9 @@ SAME_SIGNAL_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One process to run and where it answers /ready; `port_flag` is the flag that moves it elsewhere.
+    """One process to run and the address of its /ready; `port_flag` is the flag that moves it elsewhere.
 
-    `waits_for` is shown until it is ready, where that says more to a person than what /ready says.
+    `waits_for` is shown until it is ready, if that is clearer to a person than what /ready reports.
     """
 
     label: str
@@ -121,7 +121,7 @@ class Supervisor:
             self._children.append(child)
 
     def _until_ready(self, timeout: float) -> bool:
-        """True once all are ready, False where a signal came first."""
+        """True once all are ready, False if a signal came first."""
         deadline = time.monotonic() + timeout
         waiting = {service.label: service for service in self._services}
         with self._progress, httpx.Client(timeout=2.0, trust_env=False) as client:
@@ -143,7 +143,7 @@ class Supervisor:
 
 
 def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
-    """Whether it is ready, and what it says it is doing if not."""
+    """Whether it is ready, and if not what it reports to be doing."""
     try:
         answer = client.get(f"{service_url(service.host, service.port)}/ready")
     except httpx.HTTPError:
@@ -157,7 +157,7 @@ def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
 
 
 def refuse_taken_port(service: Service) -> None:
-    """Raises Failure before anything is loaded where the port cannot be had."""
+    """Raises Failure, before anything is loaded, if the port cannot be used."""
     if fault := listening_fault(service.host, service.port):
         raise Failure(
             f"port {service.port} on {service.host}, for the {service.label}, cannot be used "

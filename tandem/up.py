@@ -22,7 +22,7 @@ _LABELS: dict[Role, str] = {"target": "target", "draft": "draft", "serve": "gate
 def run_up(
     settings: UpSettings, *, config: Path | None, ready_timeout: float, log_dir: Path | None, verbose: bool
 ) -> int:
-    """Run until Ctrl-C, SIGTERM or the death of a process. The exit code: 0 where it was asked to stop."""
+    """Run until Ctrl-C, SIGTERM or the death of a process. The exit code: 0 if it was asked to stop."""
     console = Console(stderr=True, highlight=False)
     target, draft = settings.target.model, settings.draft.model
     console.print(f"Tandem: target {target}, draft {draft}, γ {settings.serve.draft_tokens}", markup=False)
@@ -38,7 +38,7 @@ def run_up(
 
 
 def warn_if_public(settings: UpSettings, console: Console) -> None:
-    """Loudly, where others can reach a service that asks for no key."""
+    """Loudly, if others can reach a service that asks for no key."""
     serve, draft, target = settings.serve, settings.draft, settings.target
     listeners = [
         ("gateway", serve.host, bool(serve.api_keys or serve.api_key_file), "TANDEM_SERVE_API_KEYS"),
@@ -81,7 +81,7 @@ def announce(settings: UpSettings) -> None:
 
 
 def served_model(gateway: str, key: str | None) -> str | None:
-    """The name that clients use for the model; None where the gateway would not say."""
+    """The name that clients use for the model; None if the gateway does not answer."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         answer = httpx.get(f"{gateway}/v1/models", headers=headers, timeout=5, trust_env=False).raise_for_status()

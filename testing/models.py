@@ -9,7 +9,7 @@ DRAFT_LAYERS = 4
 
 
 def bundled() -> Path:
-    """The bundled model's folder, fetched and converted first where this machine does not have it yet."""
+    """The bundled model's folder, fetched and converted first if this machine does not have it yet."""
     from engines.models import resolve_model
 
     return resolve_model(BUNDLED).folder

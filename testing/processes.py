@@ -56,7 +56,7 @@ class Process:
 
     def _start(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
-            # TANDEM_LIFELINE: the process ends with the pipe on its standard input, even where we are killed.
+            # TANDEM_LIFELINE: the process ends with the pipe on its standard input, even if we are killed.
             return subprocess.Popen(
                 self._command,
                 cwd=ROOT,
@@ -103,7 +103,7 @@ class Process:
             self._process.stdin.close()
 
     def terminate(self) -> None:
-        """Send SIGTERM; `wait` tells when it is gone."""
+        """Send SIGTERM; `wait` returns once it is gone."""
         self._process.terminate()
 
     def wait(self, timeout: float) -> int:
@@ -121,7 +121,7 @@ class Process:
         self.reap()
 
     def ask_to_end(self) -> None:
-        """SIGTERM, also where it is suspended; `reap` waits for what comes of it."""
+        """SIGTERM, even if it is suspended; `reap` waits for its end."""
         if self._process.poll() is None:
             self.resume()
             self.terminate()

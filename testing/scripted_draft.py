@@ -1,4 +1,4 @@
-"""A draft worker that does as it is told, wrongly where asked to: for tests of faults and of adaptation.
+"""A draft worker that follows a script, faults included: for tests of faults and of adaptation.
 
     python -m testing.scripted_draft --port 9001 --mode wrong
 
@@ -48,7 +48,7 @@ class Script:
     random: random.Random = field(default_factory=lambda: random.Random(0))
 
     def context(self, request: DraftRequest) -> list[int] | None:
-        """The whole context; None where this session does not hold what the request builds on."""
+        """The whole context; None if this session does not hold what the request builds on."""
         held = self.sessions.get(request.session_id or "", [])
         start = request.context.start
         if start > len(held):

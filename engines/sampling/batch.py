@@ -26,7 +26,7 @@ _TWO_LIKELIEST = {"temperature": 1.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
 @dataclass(eq=False, slots=True, kw_only=True)
 class DrawRequest:
     """Tokens to be drawn, one from each row of logits; `rows` says how. `allowed` is what a grammar permits there, a
-    bitmask int32 [rows, W]. With `truncate` tokens come from the likeliest K alone, with `top2` the runner-up is told.
+    bitmask int32 [rows, W]. `truncate`: tokens come from the likeliest K alone; `top2`: the runner-up is returned too.
     """
 
     rows: Sequence[SamplingRow] = ()
@@ -37,7 +37,7 @@ class DrawRequest:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Draws for a request's rows. `second` (−1: none) and `gaps` are filled where `top2` was asked for."""
+    """Draws for a request's rows. `second` (−1: none) and `gaps` are filled if `top2` was asked for."""
 
     tokens: list[int]
     second: list[int] = field(default_factory=list)
@@ -55,8 +55,7 @@ class Draws:
 def draw_batch(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | EngineFailure]:
     """Draw from every request's logits, float32 [n, V] each; one that fails gets an error in place of draws.
 
-    Where it is not known which request an error came from, each is drawn for alone: a row's bits are the same either
-    way.
+    If it is unclear which request an error came from, each is drawn for alone: a row's bits are the same either way.
     """
     try:
         return _draw_together(asked)
@@ -68,7 +67,7 @@ def draw_batch(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | Engi
 
 
 def _draw_together(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | EngineFailure]:
-    """What a row's logits are at fault for fails its request; anything else is raised."""
+    """An error caused by a row's logits fails that row's request; any other is raised."""
     answers: list[Draws | EngineFailure | None] = [None] * len(asked)
     left = list(range(len(asked)))
     while left:
@@ -132,7 +131,7 @@ def _part_of(distribution: Distribution, start: int, stop: int) -> Callable[[], 
 
 
 def _allowed(requests: Sequence[DrawRequest], device: torch.device) -> Tensor | None:
-    """What grammars permit, a row for each of the requests': everything where there is none. None: nowhere is one."""
+    """What grammars permit, row by row: everything for requests without one. None: no request has a grammar."""
     width = next((request.allowed.shape[1] for request in requests if request.allowed is not None), None)
     if width is None:
         return None
