@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,16 +60,28 @@ def resolve_model(
 
 
 def weight_files(folder: Path, allow_pickle_weights: bool = False) -> list[Path]:
-    """The weight files of a folder, safetensors where there are any, by name."""
-    files = sorted(folder.glob("*.safetensors"))
+    """The weight files of a folder that transformers would load, safetensors where there are any, by name."""
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]  # others beside it hold the same weights for other programs
+    files = _indexed(folder) or sorted(folder.glob("*.safetensors"))
     if not files and allow_pickle_weights:
         files = sorted(file for pattern in _PICKLE_FILES for file in folder.glob(pattern))
     return files
 
 
+def _indexed(folder: Path) -> list[Path]:
+    """Those that model.safetensors.index.json names and that are here; none where there is no such index."""
+    try:
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        names = {str(name) for name in index["weight_map"].values()}
+    except (OSError, ValueError, KeyError, AttributeError):
+        return []
+    return sorted(folder / name for name in names if (folder / name).is_file())
+
+
 def _model_folder(folder: Path, allow_pickle_weights: bool, progress: Callable[[str], None]) -> ModelFiles:
     files = sorted(folder.glob("*.gguf"))
-    if files and not (folder / "config.json").exists():
+    if files and not weight_files(folder, allow_pickle_weights=True):  # some have their origin's config.json too
         gguf = first_parts(files) or files[:1]  # parts without their first: reading one of them says so
         if len(gguf) > 1:
             raise ModelError(f"{folder} holds {len(gguf)} GGUF models: name one of {', '.join(f.name for f in gguf)}")

@@ -114,6 +114,8 @@ class Shell:
         self.app.add_api_route(
             path, endpoint, methods=["GET"], response_model=None, responses={**responses, 200: {"model": reply}}
         )
+        # As load balancers ask. A route of its own: in the description of the API one name goes with one method.
+        self.app.add_api_route(path, endpoint, methods=["HEAD"], response_model=None, include_in_schema=False)
 
     async def read_body(self, request: Request) -> bytes:
         """The whole body. Raises BodyTooLarge, BodyTimeout, ClientGone."""

@@ -14,12 +14,13 @@ from engines.gguf.reader import Metadata
 _PREFIX = "tokenizer.ggml."
 _CONTROL, _USER_DEFINED = 3, 4
 # Ways of splitting whose vocabularies are looked up whole before merging, and begin with a BOS unless the file denies.
-_WHOLE_WORDS_AND_BOS = frozenset({
-    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "tekken",
+WHOLE_WORDS_AND_BOS = frozenset({
+    "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
+    "tekken",
 })  # fmt: skip
 # GPT-2's way; and the same after every digit was set apart.
-_GPT2 = frozenset({"gpt-2", "olmo"})
-_DIGITS_APART = frozenset({"smollm", "starcoder", "refact", "command-r"})
+GPT2 = frozenset({"gpt-2", "olmo"})
+DIGITS_APART = frozenset({"smollm", "starcoder", "refact", "command-r"})
 # Say nothing that encoding or decoding needs: ids of tokens that the vocabulary has by name, and other tasks' settings.
 _HARMLESS = frozenset({
     "tokenizer.ggml.scores", "tokenizer.ggml.token_type_count", "tokenizer.ggml.seperator_token_id",
@@ -116,7 +117,7 @@ def _byte_level(metadata: Metadata, tokens: list[str]) -> tuple[Any, bool]:
         raise ModelError("its GGUF vocabulary has a token twice, which is not supported")
     merges = [tuple(merge.split(" ", 1)) for merge in metadata.need(_PREFIX + "merges")]
     try:
-        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=way in _WHOLE_WORDS_AND_BOS)
+        model = models.BPE(vocab=vocabulary, merges=merges, ignore_merges=way in WHOLE_WORDS_AND_BOS)
     except Exception as error:  # the bindings raise plain Exception
         raise ModelError(f"its GGUF vocabulary is no byte-level one: {error}") from error
     backend = Tokenizer(model)
@@ -126,17 +127,17 @@ def _byte_level(metadata: Metadata, tokens: list[str]) -> tuple[Any, bool]:
     if way in GGUF_PRE_TOKENIZER_SPLITS:
         split = pre_tokenizers.Split(Regex(GGUF_PRE_TOKENIZER_SPLITS[way]), behavior="isolated")
         backend.pre_tokenizer = pre_tokenizers.Sequence([split, bytes_alone])
-    elif way in _GPT2:
+    elif way in GPT2:
         backend.pre_tokenizer = as_gpt2
-    elif way in _DIGITS_APART:
+    elif way in DIGITS_APART:
         backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), as_gpt2])
     else:
-        known = ", ".join(sorted({*GGUF_PRE_TOKENIZER_SPLITS, *_GPT2, *_DIGITS_APART}))
+        known = ", ".join(sorted({*GGUF_PRE_TOKENIZER_SPLITS, *GPT2, *DIGITS_APART}))
         raise ModelError(
             f"its tokenizer splits text in the way {way or 'that its GGUF metadata leaves out'!r} "
             f"(tokenizer.ggml.pre); known are {known}"
         )
-    return backend, way in _WHOLE_WORDS_AND_BOS
+    return backend, way in WHOLE_WORDS_AND_BOS
 
 
 def _sentencepiece(metadata: Metadata, arch: str, tokens: list[str]) -> Any:

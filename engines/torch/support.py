@@ -62,10 +62,23 @@ def check_supported(config: Any, slot_length: int) -> None:
     longest = getattr(text, "max_position_embeddings", None)
     if longest is not None and slot_length > longest:
         raise ModelError(f"a context length of {slot_length} exceeds the model's {longest}")
+    _check_architectures(config)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{config.model_type} is not a causal language model that transformers knows")
     if not getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_attention_backend", False):
         raise ModelError(f"transformers' {kind} does not let its attention be replaced, which Tandem needs")
+
+
+def _check_architectures(config: Any) -> None:
+    """A model of code of its own may borrow the type of another, which would then compute something else."""
+    import transformers
+
+    known = {name.casefold() for name in dir(transformers)}  # PhiMoEForCausalLM is PhimoeForCausalLM there
+    for name in getattr(config, "architectures", None) or []:
+        if str(name).casefold() not in known:
+            raise ModelError(
+                f"its config.json names {name}, which transformers does not have; code of models is not run"
+            )
 
 
 def context_length(config: Any) -> int:

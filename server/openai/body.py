@@ -149,10 +149,17 @@ def _reached(location: tuple[str | int, ...], data: Any) -> dict[int, tuple[tupl
         for path, value in reached.values():
             if isinstance(step, str):
                 following.setdefault(id(value), (path, value))
-            if step in value if isinstance(value, dict) else isinstance(value, list) and isinstance(step, int):
+            if _has(value, step):
                 following.setdefault(id(value[step]), ((*path, step), value[step]))
         reached = following
     return reached
+
+
+def _has(value: Any, step: str | int) -> bool:
+    """Whether a way that may not be the one meant goes on here."""
+    if isinstance(value, dict):
+        return step in value
+    return isinstance(value, list) and isinstance(step, int) and step < len(value)
 
 
 def _spell(path: Sequence[str | int]) -> str:

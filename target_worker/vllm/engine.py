@@ -23,7 +23,7 @@ from target_worker.strategies import STRATEGIES
 from target_worker.vllm.drafting import Drafting
 from target_worker.vllm.generate import Decoding
 from target_worker.vllm.processor import CLASS
-from target_worker.vllm.verify import Verification
+from target_worker.vllm.verify import VllmVerification
 
 _STRATEGIES = [name for name, strategy in STRATEGIES.items() if not strategy.emits_rejected]
 
@@ -73,7 +73,7 @@ class VllmTarget:
     ) -> VerifyResponse:
         grammar = await self._model.grammars.state(request.grammar, owner, deadline)
         drawing = Drawing(request, ids, self._model.limits, grammar)
-        verification = Verification(self._engine, request, drawing, self._log_decisions)
+        verification = VllmVerification(self._engine, request, drawing, self._log_decisions)
         return await self._engine.run(verification.response(), deadline)
 
     async def check_grammar(self, grammar: Grammar) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 
 from engines.channel import Channel
@@ -16,6 +17,7 @@ from engines.vllm.requests import Answer, Logprobs, Place, drafted_params, sampl
 from protocol.errors import DeadlineExceeded, EngineFailure
 from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.strategies.verdicts import cut_after_stop
+from target_worker.verification import respond
 from target_worker.vllm.answers import check_drawn, timings_of, token_logprob
 
 _POLL_SECONDS = 0.02
@@ -106,9 +108,9 @@ class Decoding:
         await self._room()
         drawing, request = self._drawing, self._request
         cut = cut_after_stop(tokens, accepted_of(tokens, draft), drawing.stops, drawing.room - len(self._emitted))
-        accepted = cut.num_accepted
         if cut.stop_reason is None:
-            accepted = min(accepted, len(tokens) - 1)  # the last is the target's own, though it equal what was drafted
+            # The last is the target's own, though it equal what was drafted.
+            cut = replace(cut, num_accepted=min(cut.num_accepted, len(tokens) - 1))
         self._emitted.extend(cut.token_ids)
         told = None
         if request.logprobs is not None:
@@ -116,21 +118,10 @@ class Decoding:
             told = [token_logprob(token, entries, request.logprobs) for token, entries in entries_of]
         now = time.perf_counter()
         seconds, self._last = now - self._last, now
+        took = timings_of(seconds, min(answer.queue_seconds, seconds), self._engine.rows)
         self._rounds.put(
-            VerifyResponse(
-                session_id=request.session_id,
-                round=request.round,
-                candidate=None,
-                num_drafted=len(draft),
-                num_accepted=accepted,
-                acceptance_mask=[place < accepted for place in range(len(draft))],
-                token_ids=cut.token_ids,
-                logprobs=told,
-                stop_reason=cut.stop_reason,
-                stop_token_id=cut.stop_token_id,
-                lossless=True,
-                cached_tokens=answer.cached_tokens,
-                timings=timings_of(seconds, min(answer.queue_seconds, seconds), self._engine.rows),
+            respond(
+                request, cut, num_drafted=len(draft), logprobs=told, cached_tokens=answer.cached_tokens, timings=took
             )
         )
         return cut.stop_reason is not None

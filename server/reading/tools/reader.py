@@ -6,6 +6,8 @@ import json
 from collections.abc import Container
 from typing import Any, Literal
 
+from server.text import exact_json
+
 ARGUMENT_KEYS = ("arguments", "parameters")
 KEYS = frozenset({"name", "type", "id", *ARGUMENT_KEYS})
 
@@ -142,8 +144,8 @@ class CallReader:
     def _judge(self) -> Verdict:
         """A whole object whose arguments did not come last, or are no object."""
         try:
-            call: dict[str, Any] = json.loads("".join(self._text))
-        except (ValueError, RecursionError):
+            call: dict[str, Any] = exact_json.loads("".join(self._text))
+        except ValueError:
             return "broken"
         key = next((key for key in ARGUMENT_KEYS if key in call), None)
         arguments = self._as_text(call[key]) if key is not None else "{}"
@@ -159,10 +161,10 @@ class CallReader:
         if arguments is None:
             return "{}"
         if isinstance(arguments, dict):
-            return json.dumps(arguments, ensure_ascii=False)
+            return exact_json.spelled(json.dumps(arguments, ensure_ascii=False))
         if isinstance(arguments, str):
             try:
-                return arguments if isinstance(json.loads(arguments), dict) else None
-            except (ValueError, RecursionError):
+                return exact_json.spelled(arguments) if isinstance(exact_json.loads(arguments), dict) else None
+            except ValueError:
                 return None
         return None

@@ -191,6 +191,12 @@ def test_unknown_rotary_types_are_refused() -> None:
         check_supported(config, 128)
 
 
+def test_code_of_a_models_own_is_not_taken_for_another(files: ModelFiles) -> None:
+    check_supported(transformers.LlamaConfig(architectures=["LLaMAForCausalLM"]), 128)
+    with pytest.raises(ModelError, match="names CurlyLlamaForCausalLM, which transformers does not have"):
+        check_supported(transformers.LlamaConfig(architectures=["CurlyLlamaForCausalLM"]), 128)
+
+
 def test_longrope_is_served_as_far_as_its_first_frequencies_go() -> None:
     config = transformers.LlamaConfig(**SMALL, rope_parameters=LONGROPE)
     assert context_length(config) == 64

@@ -310,6 +310,15 @@ def test_what_popular_clients_send_is_accepted(mirror: Running, changes: dict[st
     assert response.status_code == 200, response.text
 
 
+def test_a_tool_is_shown_as_it_was_meant(mirror: Running) -> None:
+    """Without nulls of its own and unknown fields; its schema, with nulls, as it came."""
+    parameters = {"type": ["object", "null"], "properties": {"a": {"default": None, "x-order": 1}}, "required": None}
+    function = {"name": "srv.do", "description": None, "parameters": parameters, "strict": True, "cache_control": {}}
+    assert mirror.chat(tools=[{"type": None, "function": function, "id": 5}]).status_code == 200
+    (shown,) = json.loads(prompt_of(mirror))["tools"]
+    assert shown == {"type": "function", "function": {"name": "srv.do", "parameters": parameters, "strict": True}}
+
+
 def test_whole_numbers_mean_what_they_say(mirror: Running) -> None:
     mirror.chat(max_tokens=3.0, seed=7.0, top_k=5.0, stop_token_ids=[5.0, 6])
     request = mirror.backend.requests[-1]
@@ -436,6 +445,10 @@ def test_only_allowed_tools_are_called(start: Start) -> None:
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "web_search"}]}, "tool_choice.tools[0].type"),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function"}]}, "tool_choice.tools[0]"),
         ({"type": "allowed_tools", "mode": "auto", "tools": [{**FLAT, "name": "x"}]}, "tool_choice.tools"),
+        (
+            {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [5]}, "tools": []},
+            "tool_choice.allowed_tools.tools[0]",
+        ),
         ({"type": "custom", "custom": {"name": "x"}}, "tool_choice.type"),
         ("add", "tool_choice"),
     ],
@@ -456,7 +469,7 @@ def test_a_compressed_body_is_refused_by_name(gateway: Running) -> None:
     assert gateway.post("/v1/chat/completions", content=body, headers=plain).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics"])
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models", f"/v1/models/{MODEL}"])
 def test_head_is_get_without_a_body(gateway: Running, path: str) -> None:
     response = gateway.http.head(gateway.url + path)
     assert (response.status_code, response.content) == (200, b"")

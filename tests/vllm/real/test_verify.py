@@ -11,7 +11,7 @@ import pytest
 from engines.drawing import Drawing, Limits
 from engines.vllm.requests import Answer, Logprobs, answer_of
 from protocol.messages import VerifyRequest, VerifyResponse
-from target_worker.vllm.verify import Verification
+from target_worker.vllm.verify import VllmVerification
 from testing.wire import async_test, request
 
 CONTEXT = [5, 6, 7, 8]
@@ -29,7 +29,7 @@ def entries(*told: tuple[int, float]) -> Logprobs:
 
 
 class OneModel:
-    """A VllmEngine to `Verification`. Answers to prompt_logprobs lie up to `never_computed`, and say `cached`."""
+    """A VllmEngine to `VllmVerification`. Answers to prompt_logprobs lie up to `never_computed`, and say `cached`."""
 
     rows = 0
 
@@ -65,7 +65,7 @@ async def verify(engine: OneModel, drafted: list[int], **sampling: Any) -> Verif
     message = request(CONTEXT, sampling={"temperature": 0.0, **sampling}, candidates=[{"token_ids": drafted}])
     asked = VerifyRequest.model_validate(message)
     drawing = Drawing(asked, CONTEXT, Limits(frozenset(), 64))
-    return await Verification(engine, asked, drawing, False).response()  # type: ignore[arg-type]
+    return await VllmVerification(engine, asked, drawing, False).response()  # type: ignore[arg-type]
 
 
 RIGHT = [own(4), own(5), own(6)]

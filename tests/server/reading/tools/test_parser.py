@@ -59,6 +59,25 @@ CASES: list[tuple[str, str, str | None, list[tuple[str, str]]]] = [
         [("add", '{"a": 1}'), ("noop", "{}")],
     ),
     ("mistral", 'Yes. [TOOL_CALLS] [{"name": "add", "arguments": {"a": [1]}}] ok', "Yes. ok", [("add", '{"a": [1]}')]),
+    # Half a surrogate pair stays the escape that it is, wherever the arguments stand; so do large integers.
+    (
+        "hermes",
+        '<tool_call>{"name": "add", "arguments": {"a": "\\ud800"}}</tool_call>',
+        None,
+        [("add", '{"a": "\\ud800"}')],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"arguments": {"a": "\\ud800", "b": 123456789012345678901}, "name": "add"}</tool_call>',
+        None,
+        [("add", '{"a": "\\ud800", "b": 123456789012345678901}')],
+    ),
+    (
+        "hermes",
+        '<tool_call>{"arguments": "{\\"a\\": \\"\\ud800\\"}", "name": "add"}</tool_call>',
+        None,
+        [("add", '{"a": "\\ud800"}')],
+    ),
     ("mistral", "[TOOL_CALLS]add", "same", []),
     ("mistral", "[TOOL_CALLS][1]", "same", []),
     ("mistral", '[TOOL_CALLS][{"name": "add", "arguments": {}}, {"x": 1}]', ', {"x": 1}]', [("add", "{}")]),
