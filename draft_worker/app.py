@@ -23,9 +23,9 @@ from protocol.messages import (
     DraftResponse,
     TokenizerInfo,
 )
+from serving.disconnects import until_client_leaves
 from worker.answers import json_response
 from worker.batch import parse_batch, serve_batch
-from worker.departures import until_gone
 from worker.errors import NotFound
 from worker.http import Shell
 from worker.lifecycle import Lifecycle, stop_process
@@ -66,7 +66,7 @@ def create_app(
 
     async def draft_batch(request: Request) -> Response:
         items = parse_batch(DraftBatchRequest, DraftRequest, await shell.read_body(request))
-        answers = await until_gone(request, serve_batch(items, draft, DraftBatchItem))
+        answers = await until_client_leaves(request.receive, serve_batch(items, draft, DraftBatchItem))
         return json_response(DraftBatchResponse(items=answers))
 
     def tokenizer() -> TokenizerInfo:

@@ -138,7 +138,7 @@ class Backend(RoundSource, Protocol):
         ...
 
     def model(self) -> ServedModel:
-        """What is served now. Raises server.errors.NotReady while no target has been reached. Never blocks."""
+        """What is served now. Raises server.errors.NoModelYet while no target has been reached. Never blocks."""
         ...
 
     def ready(self) -> tuple[bool, str]:

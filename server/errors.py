@@ -70,7 +70,7 @@ class ModelNotFound(ApiError):
     code = "model_not_found"
 
 
-class Unauthorized(ApiError):
+class InvalidApiKey(ApiError):
     status = 401
     code = "invalid_api_key"
 
@@ -108,7 +108,7 @@ class TookTooLong(ApiError):
     code = "request_timeout"
 
 
-class NotReady(Unavailable):
+class NoModelYet(Unavailable):
     """The target's model and tokenizer are not known yet."""
 
     code = "not_ready"

@@ -15,12 +15,12 @@ from config.gateway import GatewayConfig
 from config.pairs import pair_for
 from protocol.messages import Capabilities, Grammar, ModelInfo
 from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation
-from server.errors import InvalidRequest, NotReady
+from server.errors import InvalidRequest, NoModelYet
 from server.fleet.admission import Admission
 from server.fleet.capabilities import common, of_any
 from server.fleet.client import WorkerClient
 from server.fleet.grammars import GrammarChecks
-from server.fleet.metrics import WorkerMetrics
+from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
 from server.fleet.transport import Transport
 from server.fleet.worker import Role, Worker
@@ -33,7 +33,7 @@ from server.rounds.recovery import Patience
 from server.rounds.sequence import TokenSequence
 from server.rounds.target_rounds import fault, target_drives
 from server.rounds.target_side import TargetSide
-from serving.tasks import BackgroundTasks
+from serving.tasks import TaskOwner
 
 _CLOSE_SECONDS = 2.0
 
@@ -43,7 +43,7 @@ class Fleet:
 
     def __init__(self, config: GatewayConfig) -> None:
         self._config = config
-        self._metrics = WorkerMetrics()
+        self._metrics = FleetMetrics()
         self._targets = Pool([self._worker("target", url) for url in config.target_urls])
         default = [self._worker("draft", url) for url in config.draft_urls]
         named = {name: [self._worker("draft", url) for url in urls] for name, urls in config.draft_pools.items()}
@@ -58,7 +58,7 @@ class Fleet:
         )
         self._budget = RetryBudget()
         self._grammars = GrammarChecks()
-        self._requests = BackgroundTasks()
+        self._requests = TaskOwner()
         self._watches: list[asyncio.Task[None]] = []
         self._pairs: dict[tuple[str, str, bool], PairState] = {}
         self._created = int(time.time())
@@ -99,7 +99,7 @@ class Fleet:
             if served != self._served:
                 self._served = served
         if self._served is None:
-            raise NotReady("no target worker has been reached yet")
+            raise NoModelYet("no target worker has been reached yet")
         return self._served
 
     def _together(self, reference: ModelInfo) -> ModelInfo:

@@ -24,7 +24,7 @@ _MOST_SOURCES = 16
 _PHASES = ("draft", "verify_forward", "sample", "queue", "network", "total")
 
 
-class Metrics:
+class GatewayMetrics:
     """One registry for one gateway, so that several may live in one process."""
 
     def __init__(self, collectors: Iterable[Collector] = ()) -> None:
@@ -91,9 +91,9 @@ class Metrics:
         return generate_latest(self.registry)
 
     @contextmanager
-    def sequence(self, prompt_tokens: int, arrived: float) -> Iterator[Sequence]:
+    def sequence(self, prompt_tokens: int, arrived: float) -> Iterator[SequenceMetrics]:
         """Watches over one choice; `arrived` is time.monotonic() when its request came."""
-        sequence = Sequence(self, arrived)
+        sequence = SequenceMetrics(self, arrived)
         self.waiting.inc()
         self.prompt_tokens.inc(prompt_tokens)
         self.request_prompt_tokens.observe(prompt_tokens)
@@ -109,10 +109,10 @@ class Metrics:
         self.candidates.observe(round.num_candidates)
 
 
-class Sequence:
+class SequenceMetrics:
     """The clock of one choice."""
 
-    def __init__(self, metrics: Metrics, arrived: float) -> None:
+    def __init__(self, metrics: GatewayMetrics, arrived: float) -> None:
         self._metrics = metrics
         self._arrived = arrived
         self._last = 0.0

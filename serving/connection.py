@@ -5,11 +5,23 @@ from __future__ import annotations
 from typing import Any, cast
 
 import httptools
+from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+_ABORT = "tandem.abort"
 
-class Connection(HttpToolsProtocol):
-    """Tells the app, under "tandem.abort" in the scope, how to end the connection at once, and ignores upgrades.
+
+def abort(scope: Scope) -> bool:
+    """Cuts the connection of a request at once; False if another server than this one runs the app."""
+    cut = scope.get(_ABORT)
+    if cut is None:
+        return False
+    cut()
+    return True
+
+
+class HttpConnection(HttpToolsProtocol):
+    """Lets `abort` end the connection at once, and ignores upgrades.
 
     Closing it, as uvicorn does, first waits for the client to read what was written, which may be for ever.
 
@@ -37,7 +49,7 @@ class Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        cast("dict[str, Any]", self.scope)["tandem.abort"] = self.transport.abort
+        cast("dict[str, Any]", self.scope)[_ABORT] = self.transport.abort
 
     def on_headers_complete(self) -> None:
         if not self._upgrade_ignored():

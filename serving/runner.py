@@ -15,7 +15,7 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from serving.connection import Connection
+from serving.connection import HttpConnection
 
 logger = logging.getLogger("tandem")
 
@@ -26,7 +26,7 @@ KEEP_ALIVE_SECONDS = 65
 uvicorn's equal 5 s a request could be sent just as the server hangs up."""
 
 
-class _Server(uvicorn.Server):
+class DrainingServer(uvicorn.Server):
     """When the drain time is over, or on a second signal, `end_requests` is called; soon after all is cut."""
 
     def __init__(self, config: uvicorn.Config, drain_seconds: float, end_requests: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class _Server(uvicorn.Server):
         self._end_requests()
 
 
-class Runner:
+class HttpServer:
     """A uvicorn server that can be told from inside that its process has to end."""
 
     def __init__(self, host: str, port: int, drain_seconds: float) -> None:
@@ -73,7 +73,7 @@ class Runner:
             app,
             host=self._host,
             port=self._port,
-            http=Connection,
+            http=HttpConnection,
             ws="none",  # else uvicorn would take the connection over and leave the caller waiting
             log_config=None,  # uvicorn's loggers go the way of all others
             access_log=False,
@@ -81,7 +81,7 @@ class Runner:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=math.ceil(self._drain_seconds) + _FAREWELL_SECONDS,
         )
-        self._server = server = _Server(config, self._drain_seconds, end_requests)
+        self._server = server = DrainingServer(config, self._drain_seconds, end_requests)
 
         def stop(number: int, frame: FrameType | None) -> None:
             server.should_exit = True

@@ -11,7 +11,7 @@ from pathlib import Path
 from config.roles import DraftSettings, ServeSettings, TargetSettings
 from config.settings import UnusableFile
 from serving.heap import settle_heap
-from serving.runner import Runner
+from serving.runner import HttpServer
 from tandem.addresses import is_loopback, listening_fault
 
 logger = logging.getLogger("tandem")
@@ -30,7 +30,7 @@ def run_gateway(settings: ServeSettings) -> None:
         fleet = Fleet(settings)
     with _file_of("api_key_file", settings.api_key_file):
         app = create_app(settings, fleet)
-    runner = Runner(settings.host, settings.port, settings.drain_seconds)
+    runner = HttpServer(settings.host, settings.port, settings.drain_seconds)
     runner.run(app, end_requests=app.state.gateway.background.cancel)
 
 
@@ -52,7 +52,7 @@ def run_draft_worker(settings: DraftSettings) -> None:
     _set_up_worker(settings)
     from draft_worker.app import create_app
 
-    runner = Runner(settings.host, settings.port, settings.drain_timeout_ms / 1000)
+    runner = HttpServer(settings.host, settings.port, settings.drain_timeout_ms / 1000)
     runner.run(create_app(settings, on_failure=runner.fail, on_loaded=settle_heap))
 
 
@@ -62,7 +62,7 @@ def run_target_worker(settings: TargetSettings) -> None:
     _set_up_worker(settings)
     from target_worker.app import create_app
 
-    runner = Runner(settings.host, settings.port, settings.drain_timeout_ms / 1000)
+    runner = HttpServer(settings.host, settings.port, settings.drain_timeout_ms / 1000)
     runner.run(create_app(settings, on_failure=runner.fail, on_loaded=settle_heap))
 
 

@@ -23,7 +23,7 @@ from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from server.app import create_app
 from server.fleet_backend import Fleet
-from serving.connection import Connection
+from serving.connection import HttpConnection
 from serving.runner import KEEP_ALIVE_SECONDS
 from target_worker.app import create_app as create_target_app
 
@@ -83,7 +83,11 @@ def _served(app: FastAPI) -> Iterator[str]:
     listener.bind(("127.0.0.1", 0))
     listener.listen()
     config = uvicorn.Config(
-        app, http=Connection, log_level="warning", timeout_keep_alive=KEEP_ALIVE_SECONDS, timeout_graceful_shutdown=2
+        app,
+        http=HttpConnection,
+        log_level="warning",
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=2,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)

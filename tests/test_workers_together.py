@@ -15,7 +15,7 @@ import pytest
 from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Plan, Times
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
 from server.rounds.loop import Planner
 from target_worker.app import create_app as create_target_app
 from testing.fakes.runner import FakeRunner
@@ -182,9 +182,9 @@ async def speculative(
             plain_left -= len(answer["token_ids"])
 
 
-def outcome(plan: Plan, drafts: list[dict[str, Any]], answer: dict[str, Any]) -> Outcome:
+def outcome(plan: RoundPlan, drafts: list[dict[str, Any]], answer: dict[str, Any]) -> RoundOutcome:
     """As the round loop tells it, on a clock of its own: a draft token costs a tenth of a step."""
-    return Outcome(
+    return RoundOutcome(
         asked=plan.draft_tokens,
         num_candidates=plan.num_candidates,
         drafted=answer["num_drafted"],

@@ -7,7 +7,7 @@ import random
 
 from protocol.messages import ModelInfo, TokenizerInfo
 from server.fleet.failures import TooLate, WorkerFailure
-from server.fleet.metrics import WorkerMetrics
+from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
 from server.fleet.vocabulary import differences, same_vocabulary, sizes
 from server.fleet.worker import Worker
@@ -21,7 +21,7 @@ _LATE_LOOKS = 3
 class Admission:
     """Keeps the states of all workers true. The targets' model and vocabulary are the reference for everyone else."""
 
-    def __init__(self, targets: Pool, drafters: Pool, metrics: WorkerMetrics, interval: float) -> None:
+    def __init__(self, targets: Pool, drafters: Pool, metrics: FleetMetrics, interval: float) -> None:
         self._targets = targets
         self._drafters = drafters
         self._metrics = metrics

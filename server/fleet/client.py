@@ -24,7 +24,7 @@ from protocol.messages import (
     VerifyResponse,
 )
 from server.fleet.checks import check_draft, check_generated, check_verify
-from server.fleet.failures import BadAnswer, Refused, Unreachable, WorkerFailure
+from server.fleet.failures import BadAnswer, Refused, WorkerFailure, WorkerUnreachable
 from server.fleet.transport import Transport
 
 Answer = TypeVar("Answer", bound=BaseModel)
@@ -84,7 +84,7 @@ class WorkerClient:
                 if answer.stop_reason is not None or remaining == 0:
                     await _finish(lines)
                     return
-        raise Unreachable("cut", f"{self.url}/v1/generate: ended before it was done")
+        raise WorkerUnreachable("cut", f"{self.url}/v1/generate: ended before it was done")
 
     async def check_grammar(self, grammar: Grammar, seconds: float) -> None:
         """Raises Refused, with the reason, where the worker cannot honour it."""

@@ -20,7 +20,7 @@ class WorkerFailure(Exception):
         self.message = message
 
 
-class Unreachable(WorkerFailure):
+class WorkerUnreachable(WorkerFailure):
     """No connection, or it was cut before the whole answer was here."""
 
     lost = True

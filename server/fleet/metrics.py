@@ -12,7 +12,7 @@ _ROUND_TRIP_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 
 _SIZE_BUCKETS = (0, 1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 
-class WorkerMetrics:
+class FleetMetrics:
     def __init__(self) -> None:
         worker = ["role", "worker"]
         self.up = Gauge("tandem_worker_up", "Whether the worker can be given work", worker, registry=None)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from protocol import errors as wire
 from protocol.messages import Ready
-from server.fleet.failures import BadAnswer, Busy, Refused, SessionLost, TooLate, Unreachable, WorkerFailure
+from server.fleet.failures import BadAnswer, Busy, Refused, SessionLost, TooLate, WorkerFailure, WorkerUnreachable
 
 # uvicorn closes idle connections after 5 seconds: let go first, so that no request meets a closing connection.
 _KEEP_ALIVE_SECONDS = 4.0
@@ -77,7 +77,7 @@ class Transport:
                 except TimeoutError:
                     raise TooLate(f"{self.url}{path}: no line for {seconds:.1f} s") from None
                 except (aiohttp.ClientError, OSError) as error:
-                    raise Unreachable("cut", f"{self.url}{path}: {error!r}") from error
+                    raise WorkerUnreachable("cut", f"{self.url}{path}: {error!r}") from error
                 if not chunk:
                     break
                 pending += chunk
@@ -89,7 +89,7 @@ class Transport:
                     if line.strip():
                         yield bytes(line)
             if pending.strip():
-                raise Unreachable("cut", f"{self.url}{path}: ended within a line")
+                raise WorkerUnreachable("cut", f"{self.url}{path}: ended within a line")
 
     @asynccontextmanager
     async def _answer(
@@ -97,7 +97,7 @@ class Transport:
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """An answer that says yes, its body yet to be read. `seconds` bounds the body too, unless it is a stream."""
         if self._session is None:
-            raise Unreachable("closed", f"{self.url} is closed")
+            raise WorkerUnreachable("closed", f"{self.url} is closed")
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -108,11 +108,11 @@ class Transport:
                     limit.reschedule(None)
                 yield response
         except (aiohttp.ConnectionTimeoutError, aiohttp.ClientConnectorError) as error:
-            raise Unreachable("connect", f"{self.url}: {error}") from error
+            raise WorkerUnreachable("connect", f"{self.url}: {error}") from error
         except TimeoutError as error:
             raise TooLate(f"{self.url}{path}: no answer within {seconds:.2f} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable("cut", f"{self.url}{path}: {error!r}") from error
+            raise WorkerUnreachable("cut", f"{self.url}{path}: {error!r}") from error
         finally:
             if response is not None:
                 response.close()  # gives the connection back if the body was read, else cuts it

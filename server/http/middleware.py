@@ -14,17 +14,17 @@ import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.errors import ApiError, InternalError, Overloaded, Unauthorized
+from server.errors import ApiError, InternalError, InvalidApiKey, Overloaded
 from server.http.auth import ApiKeys
-from server.http.sse import ClientGone
-from server.metrics import Metrics
+from server.metrics import GatewayMetrics
+from serving.connection import abort
+from serving.disconnects import CLIENT_GONE_STATUS, ClientGone
 
 logger = logging.getLogger(__name__)
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 _GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"})
-_CLIENT_GONE_STATUS = 499  # nginx's: for the metrics, since nobody reads it
 
 
 async def send_error(error: ApiError, send: Send) -> None:
@@ -35,10 +35,10 @@ async def send_error(error: ApiError, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class RequestContext:
+class RequestBoundary:
     """Outermost: gives each request an id and a time, counts it, and answers for what nobody caught."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
         self._app = app
         self._metrics = metrics
 
@@ -65,7 +65,7 @@ class RequestContext:
         except ClientGone:
             if status:
                 await _cut(scope, receive)
-            status = status or _CLIENT_GONE_STATUS
+            status = status or CLIENT_GONE_STATUS
         except Exception as error:  # noqa: BLE001 - the last to catch it
             # Its message could hold text of the request: only where it happened is logged.
             where = "".join(traceback.format_tb(error.__traceback__))
@@ -83,10 +83,8 @@ class RequestContext:
 
 
 async def _cut(scope: Scope, receive: Receive) -> None:
-    """Ends the connection of a client that does not read: closing would wait for it (serving.connection)."""
-    abort = scope.get("tandem.abort")
-    if abort is not None:
-        abort()
+    """Ends the connection of a client that does not read: closing would wait for it."""
+    if abort(scope):
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
                 await receive()  # the disconnect, now that there is one
@@ -100,7 +98,7 @@ def _known(method: str) -> str:
 class Authentication:
     """Refuses callers without a key, except for what load balancers and Prometheus ask."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, metrics: GatewayMetrics) -> None:
         self._app = app
         self._keys = keys
         self._metrics = metrics
@@ -110,7 +108,7 @@ class Authentication:
             authorization = Headers(scope=scope).get("authorization")
             if not self._keys.allow(authorization):
                 message = "Incorrect API key provided." if authorization else "You didn't provide an API key."
-                error = Unauthorized(message)
+                error = InvalidApiKey(message)
                 self._metrics.errors.labels(error.status, error.code).inc()
                 await send_error(error, send)
                 return
@@ -120,7 +118,7 @@ class Authentication:
 class ConcurrencyLimit:
     """Refuses requests beyond `most` at once before any work is done for them."""
 
-    def __init__(self, app: ASGIApp, most: int, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, most: int, metrics: GatewayMetrics) -> None:
         self._app = app
         self._most = most
         self._metrics = metrics

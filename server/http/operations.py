@@ -9,7 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 from protocol.messages import Health, Ready
-from server.errors import NotReady
+from server.errors import NoModelYet
 from server.gateway import Gateway, gateway_of
 
 router = APIRouter()
@@ -32,7 +32,7 @@ async def ready(gateway: Served, response: Response) -> Ready:
     if is_ready:
         try:
             await gateway.texts.get(gateway.backend.model().tokenizer)
-        except NotReady as error:
+        except NoModelYet as error:
             is_ready, detail = False, error.message
     if not is_ready:
         response.status_code = 503

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-T = TypeVar("T")
+from serving.disconnects import ClientGone, until_client_leaves
 
 _HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -21,32 +20,6 @@ _HEADERS = [
 def event(data: bytes, name: str | None = None) -> bytes:
     """One event, of that name. The data must hold no line breaks, as compact JSON does not."""
     return (b"event: " + name.encode() + b"\n" if name else b"") + b"data: " + data + b"\n\n"
-
-
-class ClientGone(Exception):
-    """The client disconnected, or did not read for too long. Nobody is left to be told."""
-
-
-async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled when the client disconnects first: then ClientGone is raised.
-
-    The request's body must have been read: what comes after it is the disconnect.
-    """
-
-    async def gone() -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
-
-    task, watch = asyncio.ensure_future(work), asyncio.ensure_future(gone())
-    try:
-        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone
-    finally:
-        task.cancel()
-        watch.cancel()
-        await asyncio.gather(task, watch, return_exceptions=True)
 
 
 class EventWriter:
@@ -92,4 +65,4 @@ class EventStream(Response):
         self._write_timeout = write_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await until_disconnect(receive, self._stream(EventWriter(send, self._write_timeout)))
+        await until_client_leaves(receive, self._stream(EventWriter(send, self._write_timeout)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -10,41 +9,18 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from starlette.requests import ClientDisconnect
 
 from server.errors import ApiError, InvalidRequest, NotSupported
 from server.gateway import gateway_of
-from server.http.sse import ClientGone
 from server.openai import options
 from server.text import exact_json
+from serving.bodies import read_body
 
 R = TypeVar("R", bound=options.Request)
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONVERSATIONS = ("messages", "input")
 _MAX_ERRORS = 100  # of one request, that are looked at for the one to tell
-
-
-async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
-    """Raises ApiError with 413 beyond `max_bytes`, 408 where it takes longer than `seconds`."""
-    too_large = ApiError(f"the request's body exceeds {max_bytes} bytes", status=413, code="request_too_large")
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared[:20]) > max_bytes:
-        raise too_large
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > max_bytes:
-                    raise too_large
-                chunks.append(chunk)
-    except TimeoutError:
-        raise ApiError("the request's body did not arrive in time", status=408, code="request_timeout") from None
-    except ClientDisconnect:
-        raise ClientGone from None
-    return b"".join(chunks)
 
 
 def parse(model: type[R], body: bytes) -> R:
@@ -187,6 +163,15 @@ def body_of(model: type[R]) -> Callable[[Request], Awaitable[R]]:
             raise ApiError(
                 "the request's content-type must be application/json", status=415, code="unsupported_media_type"
             )
-        return parse(model, await read_body(request, config.max_body_bytes, config.body_timeout_seconds))
+        body = await read_body(
+            request,
+            max_bytes=config.max_body_bytes,
+            seconds=config.body_timeout_seconds,
+            too_large=ApiError(
+                f"the request's body exceeds {config.max_body_bytes} bytes", status=413, code="request_too_large"
+            ),
+            too_late=ApiError("the request's body did not arrive in time", status=408, code="request_timeout"),
+        )
+        return parse(model, body)
 
     return read

@@ -31,8 +31,8 @@ from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
 from server.openai.plan import Plan, make_plan, served
 from server.openai.serve import CompletionStream, answer
-from server.reading.together import Event, Reading, Reasoning
-from server.reading.tools.parser import ArgumentsDelta, CallStart, Content, collect
+from server.reading.together import AnswerReading, Event, Thought
+from server.reading.tools.parser import CallArguments, CallStart, Content, collect
 from server.text.choice import Delta
 
 router = APIRouter()
@@ -76,7 +76,7 @@ def _logprobs(plan: Plan, deltas: list[Delta]) -> ChatLogprobs | None:
     return chat_logprobs(plan.text.tokenizer, token_ids, entries)
 
 
-def whole(plan: Plan, reading: Reading, deltas: list[list[Delta]]) -> BaseModel:
+def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> BaseModel:
     return ChatCompletion(
         id=plan.id,
         object="chat.completion",
@@ -90,10 +90,10 @@ def whole(plan: Plan, reading: Reading, deltas: list[list[Delta]]) -> BaseModel:
     )
 
 
-def _choice(plan: Plan, reading: Reading, index: int, deltas: list[Delta]) -> ChatChoice:
+def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta]) -> ChatChoice:
     reader = reading.reader()
     events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish()]
-    parsed = collect([event for event in events if not isinstance(event, Reasoning)])
+    parsed = collect([event for event in events if not isinstance(event, Thought)])
     message = ChatMessage(role="assistant", content=parsed.content, refusal=None)
     if parsed.calls:
         message.tool_calls = [
@@ -103,7 +103,7 @@ def _choice(plan: Plan, reading: Reading, index: int, deltas: list[Delta]) -> Ch
     elif parsed.content is None:
         message.content = ""
     if reading.thought is not None:
-        message.reasoning_content = "".join(event.text for event in events if isinstance(event, Reasoning)) or None
+        message.reasoning_content = "".join(event.text for event in events if isinstance(event, Thought)) or None
     last = deltas[-1]
     return ChatChoice(
         index=index,
@@ -121,7 +121,7 @@ def finish_reason(reason: Literal["stop", "length"], called: bool) -> FinishReas
 class ChatChunks(CompletionStream):
     """The stream: a chunk with the role for each choice, deltas, a chunk with the finish reason, the usage."""
 
-    def __init__(self, plan: Plan, reading: Reading) -> None:
+    def __init__(self, plan: Plan, reading: AnswerReading) -> None:
         self._plan = plan
         self._readers = [reading.reader() for _ in plan.choices]
 
@@ -187,13 +187,13 @@ def chat_delta(event: Event) -> ChatDelta:
     match event:
         case Content():
             return ChatDelta(content=event.text)
-        case Reasoning():
+        case Thought():
             return ChatDelta(reasoning_content=event.text)
         case CallStart():
             function = FunctionDelta(name=event.name, arguments="")
             return ChatDelta(
                 tool_calls=[ToolCallDelta(index=event.index, id=event.id, type="function", function=function)]
             )
-        case ArgumentsDelta():
+        case CallArguments():
             function = FunctionDelta(arguments=event.text)
             return ChatDelta(tool_calls=[ToolCallDelta(index=event.index, function=function)])

@@ -15,7 +15,7 @@ from server.openai.plan import Job
 from server.openai.prompt import render_chat
 from server.openai.tool_choice import choice_as_json
 from server.reading.reasoning import formats as reasoning_formats
-from server.reading.together import Reading
+from server.reading.together import AnswerReading
 from server.reading.tools import formats as call_formats
 from server.reading.tools.choice import ToolError, ToolUse, resolve
 from server.reading.tools.formats import CallFormat
@@ -24,7 +24,9 @@ from server.text.model import TextModel
 logger = logging.getLogger(__name__)
 
 
-def prepare(gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, text: TextModel) -> tuple[Job, Reading]:
+def prepare(
+    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, text: TextModel
+) -> tuple[Job, AnswerReading]:
     """Slow for long prompts: call it in a thread. Raises ApiError for what cannot be honoured."""
     use = _tool_use(body)
     calls = _call_format(gateway, use, text)
@@ -41,7 +43,7 @@ def prepare(gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, t
     template = text.template(tools=bool(body.tools) and use.mode != "none")
     thought = reasoning_formats.choose(template.source if template else "", gateway.config.reasoning_parser)
     start = reasoning_formats.start_of(thought, rendered) if thought is not None else "outside"
-    reading = Reading(use, calls, thought, start)
+    reading = AnswerReading(use, calls, thought, start)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
     max_tokens = params.output_tokens(

@@ -13,7 +13,7 @@ from server.gateway import Gateway
 from server.openai.options import ResponseFormat, StructuredOutputs
 from server.openai.params import not_yet
 from server.reading.reasoning.grammar import after_reasoning
-from server.reading.together import Reading
+from server.reading.together import AnswerReading
 from server.reading.tools.grammar import call_grammar, call_or
 from server.text import exact_json
 
@@ -44,7 +44,7 @@ def constraint(
 
 
 def for_chat(
-    demanded: Constraint | None, reading: Reading, start: int, special_ids: Mapping[str, int], target: ModelInfo
+    demanded: Constraint | None, reading: AnswerReading, start: int, special_ids: Mapping[str, int], target: ModelInfo
 ) -> Constraint | None:
     """The same for an answer that may hold tool calls and a thought, which is free.
 

@@ -12,9 +12,9 @@ from types import TracebackType
 from protocol.errors import WireError
 from server.backend import RoundSource
 from server.errors import ApiError, InternalError, TookTooLong, Unavailable, from_wire
-from server.metrics import Metrics
+from server.metrics import GatewayMetrics
 from server.text.choice import Choice, Delta
-from serving.background import Background
+from serving.tasks import TaskOwner
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ class Generation:
         source: RoundSource,
         choices: Sequence[Choice],
         *,
-        metrics: Metrics,
-        background: Background,
+        metrics: GatewayMetrics,
+        background: TaskOwner,
         arrived: float,
         timeout: float,
     ) -> None:

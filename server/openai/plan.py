@@ -107,7 +107,7 @@ class Plan:
 
 
 def served(gateway: Gateway, name: str | None) -> ServedModel:
-    """The model behind `name` (null: the one there is). Raises NotReady, or ModelNotFound."""
+    """The model behind `name` (null: the one there is). Raises NoModelYet, or ModelNotFound."""
     model = gateway.backend.model()
     if name is not None and name not in model.names:
         raise ModelNotFound(f"The model '{name[:200]}' does not exist.", param="model")

@@ -14,11 +14,12 @@ from starlette.responses import Response
 
 from server.errors import ApiError, InternalError
 from server.gateway import Gateway
-from server.http.sse import ClientGone, EventStream, EventWriter, event, until_disconnect
+from server.http.sse import EventStream, EventWriter, event
 from server.openai.answers import ErrorAnswer
 from server.openai.generation import Generation
 from server.openai.plan import Plan
 from server.text.choice import Delta
+from serving.disconnects import ClientGone, until_client_leaves
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +101,7 @@ async def answer(
                     deltas[delta.index].append(delta)
         return deltas
 
-    deltas = await until_disconnect(request.receive, collect())
+    deltas = await until_client_leaves(request.receive, collect())
     return Response(
         whole(plan, deltas).model_dump_json(exclude_unset=True, by_alias=True), media_type="application/json"
     )

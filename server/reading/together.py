@@ -9,21 +9,21 @@ from server.reading.reasoning.formats import ReasoningFormat, Start
 from server.reading.reasoning.splitter import ReasoningSplitter, Split
 from server.reading.tools.choice import ToolUse
 from server.reading.tools.formats import CallFormat
-from server.reading.tools.parser import ArgumentsDelta, CallStart, Content, ToolParser
+from server.reading.tools.parser import CallArguments, CallStart, Content, ToolParser
 
 
 @dataclass(frozen=True, slots=True)
-class Reasoning:
+class Thought:
     """Text of the model's thought."""
 
     text: str
 
 
-Event = Reasoning | Content | CallStart | ArgumentsDelta
+Event = Thought | Content | CallStart | CallArguments
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AnswerReading:
     """What to look for. `calls` is None where no tool may be called, `thought` where the model does not think aloud."""
 
     use: ToolUse
@@ -44,7 +44,7 @@ class Reading:
 class AnswerReader:
     """Reads one choice. The events, added up, do not depend on how the text was cut."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: AnswerReading) -> None:
         self._splitter = ReasoningSplitter(reading.thought, reading.start) if reading.thought is not None else None
         self._parser = ToolParser(reading.calls, reading.use.names) if reading.calls is not None else None
         self._parallel = reading.use.parallel
@@ -65,14 +65,14 @@ class AnswerReader:
         return events
 
     def _read(self, split: Split) -> list[Event]:
-        events: list[Event] = [Reasoning(split.reasoning)] if split.reasoning else []
+        events: list[Event] = [Thought(split.reasoning)] if split.reasoning else []
         if split.content and self._parser is not None:
             events += self._permitted(self._parser.feed(split.content))
         elif split.content:
             events.append(Content(split.content))
         return events
 
-    def _permitted(self, events: list[Content | CallStart | ArgumentsDelta]) -> list[Event]:
+    def _permitted(self, events: list[Content | CallStart | CallArguments]) -> list[Event]:
         """Without parallel calls a model that makes several is held to its first, as vLLM does."""
         if self._parallel:
             return list(events)

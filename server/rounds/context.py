@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from server.backend import GenerationRequest
 from server.fleet.failures import WorkerFailure
-from server.fleet.metrics import WorkerMetrics
+from server.fleet.metrics import FleetMetrics
 from server.rounds.sequence import TokenSequence
-from server.rounds.session import Session
-from serving.tasks import BackgroundTasks
+from server.rounds.session import WorkerSession
+from serving.tasks import TaskOwner
 
 _DELETE_SECONDS = 3.0
 # Seconds after each try; a connection may be cut, a worker restarting.
@@ -26,10 +26,10 @@ class RequestContext:
 
     request: GenerationRequest
     sequence: TokenSequence
-    metrics: WorkerMetrics
-    background: BackgroundTasks
+    metrics: FleetMetrics
+    background: TaskOwner
 
-    def delete(self, session: Session) -> None:
+    def delete(self, session: WorkerSession) -> None:
         """Free a session without waiting for it. One that can't be freed expires on its worker."""
 
         async def delete() -> None:
@@ -41,4 +41,4 @@ class RequestContext:
                     log.debug("session %s is not deleted yet: %s", session.id, failure.message)
                     await asyncio.sleep(pause)
 
-        self.background.spawn(delete())
+        self.background.start(delete())

@@ -15,7 +15,7 @@ from server.fleet.pool import Pool
 from server.fleet.times import DraftTimes
 from server.fleet.worker import Worker
 from server.rounds.context import RequestContext
-from server.rounds.session import Session
+from server.rounds.session import WorkerSession
 
 State = Literal["ready", "reading", "absent"]
 
@@ -63,7 +63,7 @@ class DraftSide:
         self._read_seconds = read_seconds
         self._draft_model = draft_model
         self._needs_q = needs_q
-        self._session: Session | None = None
+        self._session: WorkerSession | None = None
         self._stack = ExitStack()
         self._reading: asyncio.Task[None] | None = None
         self._waited = False
@@ -99,7 +99,7 @@ class DraftSide:
         if self.state == "reading" or not self._open():
             return
         self._waited = False
-        self._reading = self._context.background.spawn(self._read())
+        self._reading = self._context.background.start(self._read())
 
     async def until_read(self, seconds: float) -> None:
         """Wait for the background reading, but not longer than this, and only once for each."""
@@ -162,7 +162,7 @@ class DraftSide:
             raise
 
     async def _exchange(
-        self, session: Session, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float
+        self, session: WorkerSession, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float
     ) -> DraftResponse:
         give_up = time.monotonic() + seconds
         try:
@@ -178,7 +178,7 @@ class DraftSide:
             raise WorkerFailure("session_lost", failure.message) from failure
 
     async def _ask(
-        self, session: Session, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float
+        self, session: WorkerSession, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float
     ) -> DraftResponse:
         length = len(self._context.sequence)
         request = DraftRequest(
@@ -189,14 +189,14 @@ class DraftSide:
         self._prediction_sent = True
         return answer
 
-    def _lost(self, session: Session, failure: SessionLost) -> None:
+    def _lost(self, session: WorkerSession, failure: SessionLost) -> None:
         self._context.metrics.resends.labels("draft", failure.reason).inc()
         session.forget()
         self._prediction_sent = False
         if failure.reason != "context_mismatch":
             session.round += 1
 
-    def _asked(self, session: Session, draft_tokens: int, num_candidates: int) -> dict[str, Any]:
+    def _asked(self, session: WorkerSession, draft_tokens: int, num_candidates: int) -> dict[str, Any]:
         request = self._context.request
         speculation = request.speculation
         info = session.worker.info
@@ -234,7 +234,7 @@ class DraftSide:
             if worker is None:
                 return False
             self._stack.enter_context(worker.in_use())
-            self._session = Session(worker, self._context.request, self._context.sequence)
+            self._session = WorkerSession(worker, self._context.request, self._context.sequence)
             self._prediction_sent = False
         return True
 

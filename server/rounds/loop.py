@@ -11,7 +11,7 @@ from protocol.errors import WireError
 from protocol.messages import Candidate, ModelInfo, StopReason, TargetSpeculation, VerifyResponse
 from server.backend import GenerationRequest, Round, RoundTimings
 from server.rounds.adaptive.candidates import gain_of, rows_of
-from server.rounds.adaptive.planner import Outcome, Plan, Times
+from server.rounds.adaptive.planner import RoundOutcome, RoundPlan, Times
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import READ_AHEAD, Draft, DraftSide
 from server.rounds.target_side import TargetSide
@@ -27,9 +27,9 @@ _FIRST_DRAFT_SECONDS = 1.0
 
 
 class Planner(Protocol):
-    def plan(self, times: Times) -> Plan: ...
+    def plan(self, times: Times) -> RoundPlan: ...
 
-    def observe(self, outcome: Outcome, times: Times) -> None: ...
+    def observe(self, outcome: RoundOutcome, times: Times) -> None: ...
 
     def observe_plain(self, tokens: int) -> None: ...
 
@@ -89,11 +89,11 @@ class RoundLoop:
     def _times(self, speculating: Speculating) -> Times:
         return Times(self._target.step_times, speculating.drafts.times)
 
-    def _plan(self, speculating: Speculating) -> Plan:
+    def _plan(self, speculating: Speculating) -> RoundPlan:
         """The planner's, within what is left to generate: the last token is the target's own."""
         plan = speculating.planner.plan(self._times(speculating))
         draft_tokens = min(plan.draft_tokens, self._remaining - 1)
-        return plan if draft_tokens == plan.draft_tokens else Plan(draft_tokens, plan.num_candidates)
+        return plan if draft_tokens == plan.draft_tokens else RoundPlan(draft_tokens, plan.num_candidates)
 
     async def _can_draft(self, speculating: Speculating) -> bool:
         """Whether a draft may be asked for now; if not, sees to it that one may be soon."""
@@ -105,7 +105,7 @@ class RoundLoop:
             await drafts.until_read(patience)
         return drafts.state == "ready"
 
-    async def _draft_and_verify(self, speculating: Speculating, plan: Plan) -> Round:
+    async def _draft_and_verify(self, speculating: Speculating, plan: RoundPlan) -> Round:
         worker = speculating.drafts.worker
         draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
         for info in (self._info, worker.info if worker is not None else None):
@@ -143,7 +143,7 @@ class RoundLoop:
         round_ = self._emit(answer, seconds, draft)
         if self._speculating is not None and (draft.failed or draft.source is not None):
             times = self._times(self._speculating)
-            outcome = Outcome(
+            outcome = RoundOutcome(
                 asked=asked,
                 num_candidates=num_candidates,
                 drafted=answer.num_drafted,

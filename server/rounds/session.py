@@ -11,7 +11,7 @@ from server.fleet.worker import Worker
 from server.rounds.sequence import TokenSequence
 
 
-class Session:
+class WorkerSession:
     """`acknowledged` counts the leading tokens of the sequence that the worker is known to hold."""
 
     def __init__(self, worker: Worker, request: GenerationRequest, sequence: TokenSequence) -> None:

@@ -16,7 +16,7 @@ from server.fleet.worker import Worker
 from server.rounds.budget import RetryBudget
 from server.rounds.context import RequestContext
 from server.rounds.recovery import Patience, Recovery
-from server.rounds.session import Session
+from server.rounds.session import WorkerSession
 
 _MODEL_SECONDS = 2.0
 _MAX_RESENDS = 2
@@ -43,8 +43,8 @@ class TargetSide:
         self._fits = fits
         self._call_seconds = patience.call
         self._recovery = Recovery(patience, budget)
-        self._sessions: dict[Worker, Session] = {}
-        self._current: Session | None = None
+        self._sessions: dict[Worker, WorkerSession] = {}
+        self._current: WorkerSession | None = None
         self._stack = ExitStack()
         self._fingerprint: str | None = None
         self._avoid: set[Worker] = set()
@@ -69,7 +69,7 @@ class TargetSide:
     async def verify(self, candidates: list[Candidate], max_tokens: int) -> tuple[VerifyResponse, float]:
         """One round, and the seconds that its successful call took."""
         request = self._context.request
-        repeat: Session | None = None
+        repeat: WorkerSession | None = None
         while True:
             session = await self._session()
             if session is not repeat:
@@ -150,7 +150,7 @@ class TargetSide:
         self._sessions.clear()
         self._current = None
 
-    async def _session(self) -> Session:
+    async def _session(self) -> WorkerSession:
         """A session on a worker that may be called: its breaker has allowed one call, or there is no other worker."""
         current = self._current
         stay = current is not None and current.worker not in self._avoid and self._accepts(current.worker)
@@ -187,13 +187,13 @@ class TargetSide:
         except TimeoutError:
             raise TooLate(f"{worker.url} is down: {worker.detail}") from None
 
-    def _open(self, worker: Worker) -> Session:
+    def _open(self, worker: Worker) -> WorkerSession:
         if self._current is None or self._current.worker is not worker:
             self._stack.close()
             self._stack.enter_context(worker.in_use())
         session = self._sessions.get(worker)
         if session is None:
-            session = self._sessions[worker] = Session(worker, self._context.request, self._context.sequence)
+            session = self._sessions[worker] = WorkerSession(worker, self._context.request, self._context.sequence)
         self._current = session
         return session
 
@@ -203,20 +203,20 @@ class TargetSide:
             return False
         return self._fingerprint in (None, info.fingerprint)
 
-    def _vocabulary_size(self, session: Session) -> int:
+    def _vocabulary_size(self, session: WorkerSession) -> int:
         info = session.worker.info
         assert info is not None
         assert info.vocabulary is not None  # a target without one is not admitted
         return info.vocabulary.logits_size
 
-    def _succeeded(self, session: Session, length: int) -> None:
+    def _succeeded(self, session: WorkerSession, length: int) -> None:
         assert session.worker.info is not None
         self._fingerprint = session.worker.info.fingerprint
         session.acknowledge(length)
         self._recovery.succeeded()
         self._avoid.clear()
 
-    async def _recover(self, session: Session, failure: WorkerFailure) -> None:
+    async def _recover(self, session: WorkerSession, failure: WorkerFailure) -> None:
         """Make ready for the same call again, or raise what the client is to hear."""
         if isinstance(failure, Refused):
             raise failure.error from failure

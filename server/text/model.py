@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from protocol.messages import TokenizerInfo
-from server.errors import NotReady
+from server.errors import NoModelYet
 from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import Detokenizer, detokenizer_factory
 from server.text.tokenizer import TextTokenizer
@@ -51,7 +51,7 @@ class TextModels:
     async def get(self, info: TokenizerInfo) -> TextModel:
         """Built in a thread the first time, and again when the target sends another tokenizer.
 
-        Raises NotReady where it cannot be.
+        Raises NoModelYet where it cannot be.
         """
         async with self._lock:
             # Equal ones need no new model: replicas of one target each send their own.
@@ -59,7 +59,7 @@ class TextModels:
                 try:
                     self._current = await self.run(lambda: TextModel(info))
                 except ValueError as error:
-                    raise NotReady(str(error)[:500]) from None
+                    raise NoModelYet(str(error)[:500]) from None
             return self._current
 
     async def run(self, work: Callable[[], T]) -> T:

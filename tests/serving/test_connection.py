@@ -11,7 +11,7 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
 
-from serving.connection import Connection
+from serving.connection import HttpConnection
 
 H2C = "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 WEBSOCKET = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhl\r\nSec-WebSocket-Version: 13\r\n"
@@ -29,7 +29,7 @@ def port() -> Iterator[int]:
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     listener.listen()
-    server = uvicorn.Server(uvicorn.Config(app, http=Connection, lifespan="off", log_level="error"))
+    server = uvicorn.Server(uvicorn.Config(app, http=HttpConnection, lifespan="off", log_level="error"))
     thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     yield listener.getsockname()[1]

@@ -25,7 +25,7 @@ from server.openai.responses.answers import (
     TextDone,
 )
 from server.openai.responses.items import Status
-from server.reading.together import Event, Reasoning
+from server.reading.together import Event, Thought
 from server.reading.tools import parser
 
 
@@ -50,11 +50,11 @@ class Output:
             match event:
                 case parser.Content():
                     told += self._text(event.text)
-                case Reasoning():
+                case Thought():
                     told += self._thought(event.text)
                 case parser.CallStart():
                     told += self._start_call(event)
-                case parser.ArgumentsDelta():
+                case parser.CallArguments():
                     told += self._arguments(event.text)
         return told
 

@@ -14,7 +14,7 @@ from server.openai.responses.answers import (
     Failure,
     Incomplete,
     InputDetails,
-    Lifecycle,
+    LifecycleEvent,
     OutputDetails,
     ResponseObject,
     ResponseUsage,
@@ -23,7 +23,7 @@ from server.openai.responses.answers import (
 from server.openai.responses.output import Output
 from server.openai.responses.schema import ResponsesRequest, SchemaFormat
 from server.openai.tool_choice import choice_as_json
-from server.reading.together import Reading
+from server.reading.together import AnswerReading
 from server.text.choice import Delta
 
 
@@ -32,7 +32,7 @@ class ResponseEvents:
 
     mark = b""
 
-    def __init__(self, body: ResponsesRequest, plan: Plan, reading: Reading) -> None:
+    def __init__(self, body: ResponsesRequest, plan: Plan, reading: AnswerReading) -> None:
         self._body = body
         self._plan = plan
         self._reader = reading.reader()
@@ -46,8 +46,8 @@ class ResponseEvents:
         response = self._response("in_progress")
         return self._numbered(
             [
-                Lifecycle(type="response.created", response=response),
-                Lifecycle(type="response.in_progress", response=response),
+                LifecycleEvent(type="response.created", response=response),
+                LifecycleEvent(type="response.in_progress", response=response),
             ]
         )
 
@@ -65,7 +65,11 @@ class ResponseEvents:
     def closing(self) -> list[BaseModel]:
         response = self.finished()
         return self._numbered(
-            [Lifecycle(type="response.incomplete" if self._incomplete else "response.completed", response=response)]
+            [
+                LifecycleEvent(
+                    type="response.incomplete" if self._incomplete else "response.completed", response=response
+                )
+            ]
         )
 
     def failure(self, error: ApiError) -> list[BaseModel]:
@@ -74,7 +78,7 @@ class ResponseEvents:
         response = self._response("failed")
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         response.error = Failure(code=code, message=error.message)
-        return [*opening, *self._numbered([Lifecycle(type="response.failed", response=response)])]
+        return [*opening, *self._numbered([LifecycleEvent(type="response.failed", response=response)])]
 
     def finished(self) -> ResponseObject:
         """The answer, once its last delta was fed."""

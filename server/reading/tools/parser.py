@@ -29,14 +29,14 @@ class CallStart:
 
 
 @dataclass(frozen=True, slots=True)
-class ArgumentsDelta:
+class CallArguments:
     """More of function.arguments of call `index`."""
 
     index: int
     text: str
 
 
-Event = Content | CallStart | ArgumentsDelta
+Event = Content | CallStart | CallArguments
 
 
 def new_call_id(form: CallFormat) -> str:
@@ -163,7 +163,7 @@ class ToolParser:
     def _arguments(self) -> None:
         fragment = self._reader.take_fragment()
         if fragment:
-            self._events.append(ArgumentsDelta(self.num_calls - 1, fragment))
+            self._events.append(CallArguments(self.num_calls - 1, fragment))
 
     def _after_call(self, character: str) -> None:
         """After a call: a closer, a separator, or something that is neither."""
@@ -247,6 +247,6 @@ def collect(events: list[Event]) -> Parsed:
     for event in events:
         if isinstance(event, CallStart):
             calls.append(ParsedCall(event.id, event.name, ""))
-        elif isinstance(event, ArgumentsDelta):
+        elif isinstance(event, CallArguments):
             calls[event.index].arguments += event.text
     return Parsed(content or None, calls)

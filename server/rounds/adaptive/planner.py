@@ -25,7 +25,7 @@ _HYSTERESIS = 1.03
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     """Either a round of `draft_tokens` (at least 1), or, with 0, `plain_tokens` of plain decoding."""
 
     draft_tokens: int
@@ -34,7 +34,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class RoundOutcome:
     """One speculative round. Times are seconds; `rows` are ours in the pass, `gain` is what candidates 1 and up won."""
 
     asked: int
@@ -48,7 +48,7 @@ class Outcome:
     verify_seconds: float
     rows: int
 
-    def as_whole(self, times: Times) -> Outcome:
+    def as_whole(self, times: Times) -> RoundOutcome:
         """The round had its draft not ended with a stop token, but gone on to all that was asked for.
 
         Where the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic`
@@ -98,12 +98,12 @@ class FixedPlanner:
     """γ and N exactly as asked."""
 
     def __init__(self, draft_tokens: int, num_candidates: int) -> None:
-        self._plan = Plan(draft_tokens, num_candidates)
+        self._plan = RoundPlan(draft_tokens, num_candidates)
 
-    def plan(self, times: Times) -> Plan:
+    def plan(self, times: Times) -> RoundPlan:
         return self._plan
 
-    def observe(self, outcome: Outcome, times: Times) -> None:
+    def observe(self, outcome: RoundOutcome, times: Times) -> None:
         pass
 
     def observe_plain(self, tokens: int) -> None:
@@ -133,13 +133,13 @@ class AdaptivePlanner:
         self._promising = False
         self._longest = _LONGEST_INTERVAL
 
-    def plan(self, times: Times) -> Plan:
+    def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
         pair = self._pair
         new = pair.acceptance.rounds < _UNMEASURED_ROUNDS
         since_plain = times.steps.rounds_since_plain
         if not new and (since_plain is None or since_plain > _ROUNDS_UNTIL_SAMPLE):
-            return Plan(0, plain_tokens=_PLAIN_SAMPLE)
+            return RoundPlan(0, plain_tokens=_PLAIN_SAMPLE)
         expected = self._acceptance.expected_tokens(self._max)
         plain = times.steps.plain()
         num_candidates = self._candidates.next()
@@ -152,16 +152,16 @@ class AdaptivePlanner:
         self._trying = not pays
         self._longest = _LONGEST_INTERVAL if could_pay else _LONGEST_HOPELESS_INTERVAL
         if pair.credit > 0.0 and (pays or new or (self._promising and could_pay)):
-            return Plan(draft_tokens, num_candidates)
+            return RoundPlan(draft_tokens, num_candidates)
         price = max(0.1, expected[draft_tokens] * (seconds_a_token / plain - 1.0))
         missing = price - pair.credit
         if self._until_try <= 0 and missing <= 0.0:
             self._trying = True
-            return Plan(draft_tokens, num_candidates)
+            return RoundPlan(draft_tokens, num_candidates)
         wait = max(self._until_try, int(missing / _CREDIT_A_TOKEN) + 1, 1)
-        return Plan(0, plain_tokens=min(wait, _LONGEST_HOPELESS_INTERVAL))
+        return RoundPlan(0, plain_tokens=min(wait, _LONGEST_HOPELESS_INTERVAL))
 
-    def observe(self, outcome: Outcome, times: Times) -> None:
+    def observe(self, outcome: RoundOutcome, times: Times) -> None:
         """Learn from a round with a draft, or one whose draft failed."""
         pair, plain = self._pair, times.steps.plain()
         seconds = outcome.draft_seconds + outcome.verify_seconds
@@ -184,7 +184,7 @@ class AdaptivePlanner:
         self._until_try -= tokens
         self._pair.earn(_CREDIT_A_TOKEN * tokens)
 
-    def _observe_candidates(self, outcome: Outcome, times: Times) -> None:
+    def _observe_candidates(self, outcome: RoundOutcome, times: Times) -> None:
         asked, number, drafted = outcome.asked, outcome.num_candidates, outcome.drafted
         if number > 1 and drafted:
             self._pair.branching.add((outcome.rows - 1 - drafted) / (drafted * (number - 1)))

@@ -13,7 +13,7 @@ import pytest
 
 from protocol.errors import BadRequest
 from server.errors import NoTarget, Overloaded
-from server.fleet.failures import Unreachable
+from server.fleet.failures import WorkerUnreachable
 from server.fleet_backend import Fleet
 from testing.fakes.worker import Answer, Cut, FakeWorker, Reply, error
 from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
@@ -605,8 +605,8 @@ def test_one_cut_connection_does_not_move_other_streams() -> None:
             first, _ = fleet._targets
             running = asyncio.create_task(collect(fleet, replace(request(), speculation=PLAIN)))
             await until(lambda: targets[0].calls)
-            with pytest.raises(Unreachable), first.judged():
-                raise Unreachable("cut", "a connection of another stream")
+            with pytest.raises(WorkerUnreachable), first.judged():
+                raise WorkerUnreachable("cut", "a connection of another stream")
             await until(lambda: first.state == "ready")
             going_on.set()
             assert tokens(await running) == expected()

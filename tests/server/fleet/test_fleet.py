@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from server.errors import NoTarget, NotReady, NotSupported
+from server.errors import NoModelYet, NoTarget, NotSupported
 from testing.fakes.worker import FakeWorker, self_signed
 from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 
@@ -96,7 +96,7 @@ def test_a_draft_worker_given_as_a_target_is_refused() -> None:
         async with fleet_over([FakeWorker("draft")], []) as fleet:
             assert not fleet.ready()[0]
             assert "is a draft worker, configured as a target worker" in fleet.ready()[1]
-            with pytest.raises(NotReady, match=r"no target worker has been reached yet$"):
+            with pytest.raises(NoModelYet, match=r"no target worker has been reached yet$"):
                 fleet.model()
             with pytest.raises(NoTarget):
                 await collect(fleet, request())

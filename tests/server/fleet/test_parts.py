@@ -13,14 +13,14 @@ from basics.breaker import Breaker
 from protocol.hashing import PrefixHashes
 from protocol.messages import TokenizerInfo
 from server.fleet.client import WorkerClient
-from server.fleet.metrics import WorkerMetrics
+from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
 from server.fleet.transport import Transport
 from server.fleet.vocabulary import differences
 from server.fleet.worker import Worker
 from server.rounds.budget import RetryBudget
 from server.rounds.sequence import TokenSequence
-from serving.tasks import BackgroundTasks
+from serving.tasks import TaskOwner
 from testing.fakes.worker import FakeWorker
 
 
@@ -45,7 +45,7 @@ def test_retry_budget() -> None:
 
 def pool_of(count: int) -> tuple[Pool, list[Worker]]:
     workers = [
-        Worker("target", WorkerClient(Transport(f"http://w{i}")), Breaker(), WorkerMetrics()) for i in range(count)
+        Worker("target", WorkerClient(Transport(f"http://w{i}")), Breaker(), FleetMetrics()) for i in range(count)
     ]
     for worker in workers:
         worker.set_state("ready", "")
@@ -118,9 +118,9 @@ def test_vocabulary_differences_in_words() -> None:
 
 def test_background_tasks_end_with_their_owner() -> None:
     async def main() -> None:
-        tasks = BackgroundTasks()
-        never = tasks.spawn(asyncio.sleep(100))
-        soon = tasks.spawn(asyncio.sleep(0))
+        tasks = TaskOwner()
+        never = tasks.start(asyncio.sleep(100))
+        soon = tasks.start(asyncio.sleep(0))
         await tasks.close(0.05)
         assert never.cancelled()
         assert soon.done()
@@ -134,8 +134,8 @@ def test_a_failed_background_task_is_logged(caplog: pytest.LogCaptureFixture) ->
         raise ValueError("on purpose")
 
     async def main() -> None:
-        tasks = BackgroundTasks()
-        tasks.spawn(fail())
+        tasks = TaskOwner()
+        tasks.start(fail())
         await tasks.close(1.0)
 
     asyncio.run(main())

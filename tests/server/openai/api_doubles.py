@@ -16,7 +16,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from protocol.messages import Capabilities, Grammar, ModelInfo, Sampling, TokenizerInfo, TokenLogprob, Vocabulary
 from server.backend import DrafterState, GenerationRequest, Round, RoundTimings, ServedModel
-from server.errors import NotReady
+from server.errors import NoModelYet
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -143,7 +143,7 @@ class ScriptedBackend:
 
     def model(self) -> ServedModel:
         if self.served is None:
-            raise NotReady("no target yet")
+            raise NoModelYet("no target yet")
         return self.served
 
     def ready(self) -> tuple[bool, str]:

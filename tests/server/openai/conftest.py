@@ -15,7 +15,7 @@ from api_doubles import Running, ScriptedBackend, Start
 
 from config.gateway import GatewayConfig
 from server.app import create_app
-from serving.connection import Connection
+from serving.connection import HttpConnection
 from serving.runner import KEEP_ALIVE_SECONDS
 
 _TLS = ssl.create_default_context()  # loading it takes longer than a test
@@ -44,7 +44,7 @@ def _starter() -> Iterator[Start]:
         app = create_app(GatewayConfig(**settings), backend)
         config = uvicorn.Config(
             app,
-            http=Connection,
+            http=HttpConnection,
             log_level="warning",
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=1,

@@ -16,8 +16,8 @@ from api_doubles import MODEL, TOKENIZER, ScriptedBackend, make_round
 from config.gateway import GatewayConfig
 from server.app import create_app
 from server.backend import GenerationRequest, Round
-from serving.connection import Connection
-from serving.runner import _Server
+from serving.connection import HttpConnection
+from serving.runner import DrainingServer
 
 
 async def endless(request: GenerationRequest) -> AsyncGenerator[Round, None]:
@@ -37,8 +37,8 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error_and_done(
 ) -> None:
     backend = ScriptedBackend(script=script)
     app = create_app(GatewayConfig(), backend)
-    config = uvicorn.Config(app, http=Connection, log_level="warning", timeout_graceful_shutdown=20)
-    server = _Server(config, 0.1, app.state.gateway.background.cancel)
+    config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=20)
+    server = DrainingServer(config, 0.1, app.state.gateway.background.cancel)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

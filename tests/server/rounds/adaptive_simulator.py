@@ -8,7 +8,7 @@ from random import Random
 
 from protocol.messages import StepTime
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Plan, Times
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
 
 
 @dataclass
@@ -40,11 +40,11 @@ class World:
     def verify(self, rows: int) -> float:
         return self.step + self.per_row * (rows + self.others - 1)
 
-    def draft(self, plan: Plan) -> float:
+    def draft(self, plan: RoundPlan) -> float:
         per_token = self.per_token + (self.branching if plan.num_candidates > 1 else 0.0)
         return self.fixed + per_token * plan.draft_tokens
 
-    def accepted(self, plan: Plan, done: int) -> tuple[int, int]:
+    def accepted(self, plan: RoundPlan, done: int) -> tuple[int, int]:
         """Of a draft that came, and how many of them candidates beyond the first have won."""
         alone = self._chain(0, plan.draft_tokens, done)
         others = plan.num_candidates - 1
@@ -99,7 +99,7 @@ def decode(
         if not failed:
             times.drafts.observe(plan.draft_tokens, draft, plan.num_candidates)
         planner.observe(
-            Outcome(
+            RoundOutcome(
                 asked=plan.draft_tokens,
                 num_candidates=plan.num_candidates,
                 drafted=drafted,

@@ -12,7 +12,7 @@ from protocol.messages import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
-from server.rounds.adaptive.planner import FixedPlanner, Outcome, PairState
+from server.rounds.adaptive.planner import FixedPlanner, PairState, RoundOutcome
 from tests.server.rounds.adaptive_simulator import World, adaptive, decode, speed_up
 
 BAD: dict[str, dict[str, Any]] = {
@@ -103,7 +103,7 @@ def test_the_rows_of_further_candidates_make_drafts_shorter() -> None:
             times.steps.observe_plain(1, world.plain)
             times.steps.observe_verify(rows, rows, seconds, seconds)
             times.drafts.observe(5, world.fixed + 5 * world.per_token, 3)
-            planner.observe(Outcome(5, 3, 5, accepted, accepted + 1, 5, 0.01, False, seconds, rows), times)
+            planner.observe(RoundOutcome(5, 3, 5, accepted, accepted + 1, 5, 0.01, False, seconds, rows), times)
         plan = planner.plan(times)
         assert plan.num_candidates == 3
         return plan.draft_tokens

@@ -12,7 +12,7 @@ from protocol.messages import Sampling
 from server.backend import Round
 from server.errors import InvalidRequest
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import FixedPlanner, Outcome, Times
+from server.rounds.adaptive.planner import FixedPlanner, RoundOutcome, Times
 from testing.fakes.model import STOP, continuation, top_token
 from testing.fakes.worker import Answer, FakeWorker
 from tests.server.fleet.harness import PLAIN, PROMPT, collect, expected, fleet_over, request, tokens, until
@@ -252,7 +252,7 @@ def test_threshold_without_drafts_is_the_targets_own_text() -> None:
 class Observed:
     """What the planner and the drafter's times were told of the rounds with drafts."""
 
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[RoundOutcome] = field(default_factory=list)
     draft_times: list[tuple[int, int]] = field(default_factory=list)
     """γ and N."""
     rows: list[int] = field(default_factory=list)
@@ -266,7 +266,7 @@ def observed(monkeypatch: pytest.MonkeyPatch) -> Observed:
     told = Observed()
     observe = DraftTimes.observe
 
-    def observe_round(self: FixedPlanner, outcome: Outcome, times: Times) -> None:
+    def observe_round(self: FixedPlanner, outcome: RoundOutcome, times: Times) -> None:
         told.outcomes.append(outcome)
         told.whole.append((times.drafts.draft(outcome.asked), times.steps.verify(1 + outcome.asked)))
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.reading.tools.formats import FORMATS, CallFormat, choose
-from server.reading.tools.parser import ArgumentsDelta, CallStart, Content, Event, Parsed, ToolParser, collect, parse
+from server.reading.tools.parser import CallArguments, CallStart, Content, Event, Parsed, ToolParser, collect, parse
 
 NAMES = {"add", "weather", "noop"}
 
@@ -136,9 +136,9 @@ def test_any_text_streams_as_it_parses(form: CallFormat, pieces: list[str], cuts
 def test_arguments_are_streamed_before_the_call_is_complete() -> None:
     parser = ToolParser(FORMATS["hermes"], NAMES, _numbered())
     assert parser.feed('<tool_call>{"name": "add", "argum') == []
-    assert parser.feed('ents": {"a"') == [CallStart(0, "id0", "add"), ArgumentsDelta(0, '{"a"')]
-    assert parser.feed(": 12") == [ArgumentsDelta(0, ": 12")]
-    assert parser.feed("3}}</tool") == [ArgumentsDelta(0, "3}")]
+    assert parser.feed('ents": {"a"') == [CallStart(0, "id0", "add"), CallArguments(0, '{"a"')]
+    assert parser.feed(": 12") == [CallArguments(0, ": 12")]
+    assert parser.feed("3}}</tool") == [CallArguments(0, "3}")]
     assert parser.feed("_call>\n") == []
     assert parser.feed("So") == [Content("\nSo")]
 
