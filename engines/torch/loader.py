@@ -14,7 +14,7 @@ from engines.errors import ModelError
 from engines.fingerprint import fingerprint
 from engines.models import ModelFiles, weight_files
 from engines.runtime.rows import Row
-from engines.torch.batch_invariant import check_environment, make_batch_invariant, self_check
+from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
 from engines.torch.linear import pack_linear_layers, packed_head_bytes
 from engines.torch.memory import cache_shape, check_fits, slots_within, weight_bytes
 from engines.torch.quantization import check_quantization
@@ -85,7 +85,7 @@ def load_runner(
         raise ModelError(f"{files.id}: {kind} can't be run with Tandem's attention: {error}") from error
     pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
     if batch_invariant:
-        self_check(runner, prefill_chunk_tokens)
+        settle_padding(runner, prefill_chunk_tokens)
     return runner
 
 
@@ -122,7 +122,7 @@ def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
         engine=f"torch-{torch.__version__} transformers-{transformers.__version__}",
         dtype=str(runner.dtype),
         device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        numerics=f"{numerics} batch_invariant={runner.batch_invariant}",
+        numerics=f"{numerics} batch_invariant={runner.batch_invariant} padding={runner.padding}",
     )
 
 
