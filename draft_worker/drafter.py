@@ -21,13 +21,12 @@ Memory = dict[str, Any]
 class Asked:
     """A checked request and its session, whose ids, the whole context, do not change while the request is served.
 
-    `tokens` is γ as far as there is room, 0 where the context is only to be read. The first `unchanged` ids are as they
-    were at the session's last call. `deadline` is on time.monotonic's clock.
+    Its `draft_tokens` is γ as far as there is room for tokens, 0 where the context is only to be read. The first
+    `unchanged` ids are as they were at the session's last call. `deadline` is on time.monotonic's clock.
     """
 
     request: DraftRequest
     session: Session[Memory]
-    tokens: int
     unchanged: int
     deadline: float
     began: float = field(default_factory=time.perf_counter)
@@ -35,6 +34,11 @@ class Asked:
     @property
     def ids(self) -> list[int]:
         return self.session.ids
+
+    @property
+    def tokens(self) -> int:
+        """γ."""
+        return self.request.draft_tokens
 
     @property
     def owner(self) -> int | None:

@@ -52,6 +52,8 @@ class DraftEngine(Protocol):
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.
 
+        There is room for the request's `draft_tokens` (draft_worker/service.py sees to it); 0: the context is read.
+
         `owner` is the session's serial, None where the request belongs to none; `deadline` is on time.monotonic's
         clock. Cancelling the call frees what it holds before it returns.
         """

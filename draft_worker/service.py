@@ -48,8 +48,9 @@ class DraftService:
 
         async def work(session: Session[Memory]) -> DraftResponse:
             context_tokens = len(session.ids)
-            tokens = min(request.draft_tokens, request.max_tokens, self.info.context_length - context_tokens)
-            source, drafted = await self._draft(Asked(request, session, tokens, session.settle("all"), deadline))
+            room = min(request.max_tokens, self.info.context_length - context_tokens)
+            within = request.model_copy(update={"draft_tokens": min(request.draft_tokens, room)})
+            source, drafted = await self._draft(Asked(within, session, session.settle("all"), deadline))
             if drafted.candidates:
                 session.emit(drafted.candidates[0].token_ids)
             response = DraftResponse(

@@ -36,7 +36,7 @@ class Places:
     allowed: Tensor | None
 
 
-class Drawing:
+class RequestSampling:
     """One request's draws. `ids` is its context, of which nothing may change while the request is served.
 
     `room` is how many tokens it may still get, `stops` the tokens that end it.

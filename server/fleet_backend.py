@@ -17,19 +17,18 @@ from protocol.messages import Capabilities, Grammar, ModelInfo
 from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation
 from server.errors import InvalidRequest, NoModelYet
 from server.fleet.admission import Admission
-from server.fleet.capabilities import common, of_any
 from server.fleet.client import WorkerClient
+from server.fleet.compatibility import common, of_any
 from server.fleet.grammars import GrammarChecks
 from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
 from server.fleet.transport import Transport
 from server.fleet.worker import Role, Worker
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
-from server.rounds.budget import RetryBudget
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import DraftSide
 from server.rounds.loop import Planner, RoundLoop, Speculating
-from server.rounds.recovery import Patience
+from server.rounds.recovery import Patience, RetryBudget
 from server.rounds.sequence import TokenSequence
 from server.rounds.target_rounds import fault, target_drives
 from server.rounds.target_side import TargetSide

@@ -139,7 +139,7 @@ def _look_at_gateway(report: Report, gateway: Service) -> bool:
 def _compare_vocabularies(
     report: Report, target_service: Service, draft_service: Service, target: ModelInfo, draft: ModelInfo
 ) -> None:
-    from server.fleet.vocabulary import differences, same_vocabulary, sizes
+    from server.fleet.compatibility import differences, same_vocabulary, sizes
 
     if target.vocabulary is None:
         report.add("vocabulary", False, "the target reports no vocabulary")

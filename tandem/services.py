@@ -10,8 +10,7 @@ from pathlib import Path
 
 from config.roles import DraftSettings, ServeSettings, TargetSettings
 from config.settings import UnusableFile
-from serving.heap import settle_heap
-from serving.runner import HttpServer
+from serving.runner import HttpServer, settle_heap
 from tandem.addresses import is_loopback, listening_fault
 
 logger = logging.getLogger("tandem")

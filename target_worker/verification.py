@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from engines.drawing import Drawing, Places
+from engines.drawing import Places, RequestSampling
 from engines.sampling.distribution import Distribution
 from protocol.messages import GenerateRequest, TokenLogprob, VerifyRequest, VerifyResponse, VerifyTimings
 from target_worker.strategies import STRATEGIES
@@ -39,7 +39,7 @@ class Verification:
     merged. Place 0 is after the context, place i + 1 after node i of the tree; `paths[c]` are the places of chain c.
     """
 
-    def __init__(self, request: VerifyRequest, drawing: Drawing, log_all: bool) -> None:
+    def __init__(self, request: VerifyRequest, drawing: RequestSampling, log_all: bool) -> None:
         self.request = request
         self.drawing = drawing
         self.strategy = STRATEGIES[request.strategy]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from draft_worker.engine import Drafted
-from engines.drawing import Drawing, Limits
+from engines.drawing import Limits, RequestSampling
 from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 
@@ -40,7 +40,7 @@ def draft_job(
     grammar: GrammarState | None = None,
 ) -> Job[Drafted]:
     """The job that drafts for a checked request, whose whole context is `ids`. With draft_tokens 0 it only reads it."""
-    drafting = _Drafting(request, Drawing(request, ids, limits, grammar), q_top_k)
+    drafting = _Drafting(request, RequestSampling(request, ids, limits, grammar), q_top_k)
     usable = len(ids) if request.draft_tokens == 0 else len(ids) - 1
     return Job(ids, request.cache_salt, owner, usable, drafting.steps)
 
@@ -56,10 +56,10 @@ class _Chain:
 
 
 class _Drafting:
-    def __init__(self, request: DraftRequest, drawing: Drawing, q_top_k: int) -> None:
+    def __init__(self, request: DraftRequest, drawing: RequestSampling, q_top_k: int) -> None:
         self._request = request
         self._drawing = drawing
-        self._depth = min(request.draft_tokens, self._drawing.room)
+        self._depth = request.draft_tokens
         self._q_top_k = q_top_k
         self._timings = _NONE
         changes = {"temperature": request.candidate_temperature, "top_p": request.candidate_top_p}

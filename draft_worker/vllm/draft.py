@@ -7,20 +7,20 @@ import time
 
 from draft_worker.engine import Drafted
 from draft_worker.vllm.rows import Told, read
-from engines.drawing import Drawing
+from engines.drawing import RequestSampling
 from engines.vllm.engine import VllmEngine, all_of
 from engines.vllm.requests import Answer, Place, sampling_params
 from protocol.messages import Candidate, DraftRequest, DraftTimings, Sampling
 
 
-class Drafting:
+class VllmDraft:
     """One checked `/v1/draft`. `draft` runs on the engine's loop."""
 
-    def __init__(self, engine: VllmEngine, request: DraftRequest, drawing: Drawing, q_top_k: int) -> None:
+    def __init__(self, engine: VllmEngine, request: DraftRequest, drawing: RequestSampling, q_top_k: int) -> None:
         self._engine = engine
         self._request = request
         self._drawing = drawing
-        self._depth = min(request.draft_tokens, drawing.room)
+        self._depth = request.draft_tokens
         self._truncate = q_top_k if request.want_q else None
         self._top2 = request.num_candidates > 1
         self._first: Answer | None = None

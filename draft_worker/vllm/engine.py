@@ -8,9 +8,9 @@ from basics.metrics import Watched
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, capabilities
 from draft_worker.metrics import DraftMetrics
-from draft_worker.vllm.draft import Drafting
+from draft_worker.vllm.draft import VllmDraft
 from draft_worker.vllm.processor import CLASS
-from engines.drawing import Drawing
+from engines.drawing import RequestSampling
 from engines.vllm.start import VllmModel, load_model
 from protocol.messages import DraftRequest
 
@@ -39,8 +39,8 @@ class VllmDrafter:
 
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         grammar = await self._model.grammars.state(request.grammar, owner, deadline)
-        drawing = Drawing(request, ids, self._model.limits, grammar)
-        drafting = Drafting(self._model.engine, request, drawing, self._q_top_k)
+        drawing = RequestSampling(request, ids, self._model.limits, grammar)
+        drafting = VllmDraft(self._model.engine, request, drawing, self._q_top_k)
         return await self._model.engine.run(drafting.draft(), deadline)
 
     def disown(self, owner: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from engines.runtime.jobs import Passed
 from engines.runtime.runner import ChainRow, Chains
 from engines.runtime.runs import Piece
-from engines.sampling.batch import Drawn, Draws
+from engines.sampling.batch import DrawnTokens, Draws
 from engines.sampling.distribution import Distribution
 
 _NO_LOGITS = torch.empty(0, 0)
@@ -32,7 +32,7 @@ class Chained:
         rows = sum(len(piece.row.token_ids) for piece in self.fed)
         for piece, tokens in zip(self.fed, self.drawn, strict=True):
             if piece.whole:
-                draws = Draws(Drawn(tokens), _no_distribution) if tokens else None
+                draws = Draws(DrawnTokens(tokens), _no_distribution) if tokens else None
                 yield piece, Passed(_NO_LOGITS, draws, piece.run.timings(rows, self.sessions))
 
 

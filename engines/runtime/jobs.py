@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engines.runtime.runner import ModelRunner
 from engines.runtime.slots import Slot
-from engines.sampling.batch import Drawn, DrawRequest, Draws
+from engines.sampling.batch import DrawnTokens, DrawRequest, Draws
 from engines.sampling.distribution import Distribution
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class Passed:
     timings: PassTimings
 
     @property
-    def drawn(self) -> Drawn:
+    def drawn(self) -> DrawnTokens:
         return self._draws.drawn
 
     @property

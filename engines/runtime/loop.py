@@ -19,7 +19,7 @@ import torch
 
 from engines.runtime.jobs import Job, Passed, Seat
 from engines.runtime.passes import Passes, PassReport
-from engines.runtime.plan import Pace
+from engines.runtime.plan import PromptBudget
 from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.runs import Run, plan
 from engines.runtime.slots import SlotCache
@@ -53,7 +53,7 @@ class EngineLoop:
         """
         self._runner = runner
         self.slots = slots
-        self._pace = Pace(prefill_chunk)
+        self._pace = PromptBudget(prefill_chunk)
         self._passes = Passes(runner, chains, self._pace, on_pass)
         self._on_death = on_death
         self._turn = 0

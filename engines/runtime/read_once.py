@@ -18,7 +18,7 @@ _WORTH_WAITING = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SharedPrefix:
     """A prefix of `length` tokens that `reader` is about to have read."""
 
     reader: Run
@@ -30,13 +30,13 @@ class Reading:
         return self.reader.held < self.length <= self.reader.reads_to
 
 
-def worth_waiting_for(job: Job[Any], active: Iterable[Run], slots: SlotCache) -> Reading | None:
+def worth_waiting_for(job: Job[Any], active: Iterable[Run], slots: SlotCache) -> SharedPrefix | None:
     """The longest prefix of the job's that a running job is reading, if that is much more than any slot holds now.
 
     A reader starts from the best slot there was, so it is rarely behind another slot.
     """
     readers = [run for run in active if run.job.salt == job.salt and run.context_left >= _WORTH_WAITING]
-    readings = [Reading(run, min(shared_prefix(run.job.ids, job.ids), run.reads_to)) for run in readers]
+    readings = [SharedPrefix(run, min(shared_prefix(run.job.ids, job.ids), run.reads_to)) for run in readers]
     longest = max(readings, key=lambda reading: reading.length, default=None)
     if longest is None or longest.length - slots.held(job.ids, job.salt) < _WORTH_WAITING:
         return None

@@ -36,7 +36,7 @@ class DrawRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnTokens:
     """Draws for a request's rows. `second` (−1: none) and `gaps` are filled if `top2` was asked for."""
 
     tokens: list[int]
@@ -48,7 +48,7 @@ class Drawn:
 class Draws:
     """A request's draws, and on demand the distributions (one a row) that they came from."""
 
-    drawn: Drawn
+    drawn: DrawnTokens
     distribution: Callable[[], Distribution]
 
 
@@ -112,12 +112,12 @@ def _draw(distribution: Distribution, logits: Tensor, requests: Sequence[DrawReq
         if truncate is not None:
             chosen = chosen.truncate(truncate)
         permitted = _allowed([requests[number] for number in numbers], logits.device) if top2 else None
-        drawn = _top2(chosen, chosen_logits, rows, permitted) if top2 else Drawn(draw(chosen, rows).tolist())
+        drawn = _top2(chosen, chosen_logits, rows, permitted) if top2 else DrawnTokens(draw(chosen, rows).tolist())
         place = 0
         for number in numbers:
             stop = place + len(requests[number].rows)
             answers[number] = Draws(
-                Drawn(drawn.tokens[place:stop], drawn.second[place:stop], drawn.gaps[place:stop]),
+                DrawnTokens(drawn.tokens[place:stop], drawn.second[place:stop], drawn.gaps[place:stop]),
                 _part_of(chosen, place, stop),
             )
             place = stop
@@ -142,9 +142,11 @@ def _allowed(requests: Sequence[DrawRequest], device: torch.device) -> Tensor | 
     return torch.cat(masks).to(device)
 
 
-def _top2(distribution: Distribution, logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None) -> Drawn:
+def _top2(
+    distribution: Distribution, logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None
+) -> DrawnTokens:
     best = draw_top2(distribution, rows)
-    drawn = Drawn(best.first.tolist(), best.second.tolist(), best.gap.tolist())
+    drawn = DrawnTokens(best.first.tolist(), best.second.tolist(), best.gap.tolist())
     greedy = [i for i, row in enumerate(rows) if row.sampling.temperature < GREEDY_TEMPERATURE]
     if greedy:
         # A greedy distribution has one token; without noise the runner-up is that of the logits.

@@ -62,7 +62,7 @@ class OwnRequest:
         return DrawRequest(rows=[row], allowed=self._allowed, top2=self.asked["top2"], truncate=self.asked["truncate"])
 
 
-class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
+class SamplingProcessor(LogitsProcessor):  # type: ignore[misc]
     """Rows of requests that carry nothing of ours stay as they are."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:

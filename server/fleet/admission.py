@@ -6,10 +6,10 @@ import asyncio
 import random
 
 from protocol.messages import ModelInfo, TokenizerInfo
+from server.fleet.compatibility import differences, same_vocabulary, sizes
 from server.fleet.failures import TooLate, WorkerFailure
 from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
-from server.fleet.vocabulary import differences, same_vocabulary, sizes
 from server.fleet.worker import Worker
 
 _LOOK_SECONDS = 2.0

@@ -24,12 +24,11 @@ from server.openai.answers import (
     ToolCalled,
 )
 from server.openai.body import body_of
-from server.openai.chat_job import prepare
+from server.openai.chat_job import plan_chat
 from server.openai.chat_schema import ChatCompletionRequest
-from server.openai.constraints import check
 from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
-from server.openai.plan import Plan, make_plan, served
+from server.openai.plan import Plan, served
 from server.openai.serve import CompletionStream, answer
 from server.reading.together import AnswerReading, Event, Thought
 from server.reading.tools.parser import CallArguments, CallStart, Content, collect
@@ -45,26 +44,15 @@ async def chat_completions(
     body: Annotated[ChatCompletionRequest, Depends(body_of(ChatCompletionRequest))],
 ) -> Response:
     """Answers a conversation, whole or as server-sent events."""
+    traceparent = request.headers.get("traceparent")
     model = served(gateway, body.model)
-    text = await gateway.texts.get(model.tokenizer)
-    job, reading = await gateway.texts.run(lambda: prepare(gateway, body, model, text))
-    await check(gateway, job.constraint)
-    plan = make_plan(
-        gateway,
-        body,
-        prefix="chatcmpl-",
-        model=model,
-        text=text,
-        jobs=[job],
-        traceparent=request.headers.get("traceparent"),
-        keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
-    )
+    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", traceparent=traceparent)
     return await answer(
         gateway,
         request,
         plan,
-        lambda plan: ChatChunks(plan, reading),
-        lambda plan, deltas: whole(plan, reading, deltas),
+        lambda: ChatChunks(plan, reading),
+        lambda deltas: whole(plan, reading, deltas),
     )
 
 

@@ -1,4 +1,4 @@
-"""From a chat request to the job it amounts to, and to how its answer will be read."""
+"""From a chat request to the plan of its answer, and to how that answer will be read."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from server.errors import InvalidRequest, NotSupported
 from server.gateway import Gateway
 from server.openai import params
 from server.openai.chat_schema import ChatCompletionRequest, as_sent
-from server.openai.constraints import constraint, for_chat
-from server.openai.plan import Job
+from server.openai.constraints import check, constraint, for_chat
+from server.openai.plan import Plan, PromptJob, make_plan
 from server.openai.prompt import render_chat
 from server.openai.tool_choice import choice_as_json
-from server.reading.reasoning import formats as reasoning_formats
+from server.reading import reasoning
 from server.reading.together import AnswerReading
 from server.reading.tools import formats as call_formats
 from server.reading.tools.choice import ToolError, ToolUse, resolve
@@ -24,10 +24,33 @@ from server.text.model import TextModel
 logger = logging.getLogger(__name__)
 
 
-def prepare(
+async def plan_chat(
+    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, *, prefix: str, traceparent: str | None
+) -> tuple[Plan, AnswerReading]:
+    """Every step between a checked body and generation (server.openai.serve.answer), for all endpoints that chat.
+
+    `prefix` begins the answer's id. Raises ApiError for what cannot be honoured.
+    """
+    text = await gateway.texts.get(model.tokenizer)
+    job, reading = await gateway.texts.run(lambda: _prepare(gateway, body, model, text))
+    await check(gateway, job.constraint)
+    plan = make_plan(
+        gateway,
+        body,
+        prefix=prefix,
+        model=model,
+        text=text,
+        jobs=[job],
+        traceparent=traceparent,
+        keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
+    )
+    return plan, reading
+
+
+def _prepare(
     gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, text: TextModel
-) -> tuple[Job, AnswerReading]:
-    """Slow for long prompts: call it in a thread. Raises ApiError for what cannot be honoured."""
+) -> tuple[PromptJob, AnswerReading]:
+    """Slow for long prompts: to be called in a thread. Raises ApiError for what cannot be honoured."""
     use = _tool_use(body)
     calls = _call_format(gateway, use, text)
     rendered = render_chat(
@@ -41,8 +64,8 @@ def prepare(
     )
     prompt = text.tokenizer.encode(rendered, add_special_tokens=False)
     template = text.template(tools=bool(body.tools) and use.mode != "none")
-    thought = reasoning_formats.choose(template.source if template else "", gateway.config.reasoning_parser)
-    start = reasoning_formats.start_of(thought, rendered) if thought is not None else "outside"
+    thought = reasoning.choose(template.source if template else "", gateway.config.reasoning_parser)
+    start = reasoning.start_of(thought, rendered) if thought is not None else "outside"
     reading = AnswerReading(use, calls, thought, start)
     if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
@@ -55,7 +78,7 @@ def prepare(
         "messages",
     )
     demanded = constraint(body.response_format, body.structured_outputs, len(prompt), model.target)
-    job = Job(
+    job = PromptJob(
         prompt=prompt,
         max_tokens=max_tokens,
         logprobs=params.logprobs((body.top_logprobs or 0) if body.logprobs else None, model.target, "logprobs"),

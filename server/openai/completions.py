@@ -18,7 +18,7 @@ from server.openai.completion_schema import CompletionRequest, Prompt
 from server.openai.constraints import check, constraint
 from server.openai.docs import documented
 from server.openai.logprobs import CompletionLogprobWriter
-from server.openai.plan import Job, Plan, choices_wanted, make_plan, served
+from server.openai.plan import Plan, PromptJob, choices_wanted, make_plan, served
 from server.openai.serve import CompletionStream, answer
 from server.text.choice import Delta
 from server.text.model import TextModel
@@ -54,8 +54,8 @@ async def completions(
         gateway,
         request,
         plan,
-        lambda plan: CompletionChunks(plan, by_choice),
-        lambda plan, deltas: whole(plan, by_choice, deltas),
+        lambda: CompletionChunks(plan, by_choice),
+        lambda deltas: whole(plan, by_choice, deltas),
     )
 
 
@@ -72,7 +72,7 @@ def _prompts(prompt: Prompt) -> list[str | list[int]]:
 
 def _job(
     gateway: Gateway, body: CompletionRequest, prompt: str | list[int], model: ServedModel, text: TextModel
-) -> Job:
+) -> PromptJob:
     if isinstance(prompt, str):
         token_ids = text.tokenizer.encode(prompt, add_special_tokens=body.add_special_tokens is not False)
     else:
@@ -83,7 +83,7 @@ def _job(
     requested = params.requested_tokens(body)
     if requested is None:
         requested = max(1, min(_DEFAULT_MAX_TOKENS, model.target.context_length - len(token_ids)))
-    return Job(
+    return PromptJob(
         prompt=token_ids,
         max_tokens=params.output_tokens(requested, None, len(token_ids), model.target, gateway.config, "prompt"),
         logprobs=params.logprobs(body.logprobs, model.target, "logprobs"),

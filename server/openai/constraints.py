@@ -12,9 +12,8 @@ from server.errors import InvalidRequest
 from server.gateway import Gateway
 from server.openai.options import ResponseFormat, StructuredOutputs
 from server.openai.params import not_yet
-from server.reading.reasoning.grammar import after_reasoning
+from server.reading.grammars import after_reasoning, call_grammar, call_or
 from server.reading.together import AnswerReading
-from server.reading.tools.grammar import call_grammar, call_or
 from server.text import exact_json
 
 

@@ -27,7 +27,7 @@ from server.text.model import TextModel
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PromptJob:
     """One prompt, and what of its request depends on the endpoint. `prefix` is the text the output goes on from."""
 
     prompt: list[int]
@@ -130,7 +130,7 @@ def make_plan(
     prefix: str,
     model: ServedModel,
     text: TextModel,
-    jobs: Sequence[Job],
+    jobs: Sequence[PromptJob],
     traceparent: str | None,
     keep_special_tokens: bool = False,
 ) -> Plan:

@@ -62,17 +62,6 @@ class CompletionStream:
         return [ErrorAnswer.model_validate(error.body())]
 
 
-def generation(gateway: Gateway, plan: Plan, arrived: float) -> Generation:
-    return Generation(
-        gateway.backend,
-        plan.choices,
-        metrics=gateway.metrics,
-        background=gateway.background,
-        arrived=arrived,
-        timeout=gateway.config.request_timeout_seconds,
-    )
-
-
 def arrival(request: Request) -> float:
     """When the request came, time.monotonic(): the outermost middleware noted it."""
     noted: float | None = request.scope.get("tandem.arrived")
@@ -83,15 +72,20 @@ async def answer(
     gateway: Gateway,
     request: Request,
     plan: Plan,
-    chunks: Callable[[Plan], Chunks],
-    whole: Callable[[Plan, list[list[Delta]]], BaseModel],
+    chunks: Callable[[], Chunks],
+    whole: Callable[[list[list[Delta]]], BaseModel],
 ) -> Response:
     """`whole` makes the answer in one piece from each choice's deltas."""
-    run = generation(gateway, plan, arrival(request))
+    run = Generation(
+        gateway.backend,
+        plan.choices,
+        metrics=gateway.metrics,
+        background=gateway.background,
+        arrived=arrival(request),
+        timeout=gateway.config.request_timeout_seconds,
+    )
     if plan.stream:
-        return EventStream(
-            lambda writer: _stream(gateway, run, chunks(plan), writer), gateway.config.write_timeout_seconds
-        )
+        return EventStream(lambda writer: _stream(gateway, run, chunks(), writer), gateway.config.write_timeout_seconds)
 
     async def collect() -> list[list[Delta]]:
         deltas: list[list[Delta]] = [[] for _ in plan.choices]
@@ -102,9 +96,7 @@ async def answer(
         return deltas
 
     deltas = await until_client_leaves(request.receive, collect())
-    return Response(
-        whole(plan, deltas).model_dump_json(exclude_unset=True, by_alias=True), media_type="application/json"
-    )
+    return Response(whole(deltas).model_dump_json(exclude_unset=True, by_alias=True), media_type="application/json")
 
 
 async def _stream(gateway: Gateway, run: Generation, chunks: Chunks, writer: EventWriter) -> None:

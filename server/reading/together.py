@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from server.reading.reasoning.formats import ReasoningFormat, Start
-from server.reading.reasoning.splitter import ReasoningSplitter, Split
+from server.reading.reasoning import ReasoningFormat, ReasoningSplitter, Split, Start
 from server.reading.tools.choice import ToolUse
 from server.reading.tools.formats import CallFormat
 from server.reading.tools.parser import CallArguments, CallStart, Content, ToolParser

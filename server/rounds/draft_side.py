@@ -14,8 +14,7 @@ from server.fleet.failures import BadAnswer, Busy, Refused, SessionLost, WorkerF
 from server.fleet.pool import Pool
 from server.fleet.times import DraftTimes
 from server.fleet.worker import Worker
-from server.rounds.context import RequestContext
-from server.rounds.session import WorkerSession
+from server.rounds.context import RequestContext, WorkerSession
 
 State = Literal["ready", "reading", "absent"]
 

@@ -13,10 +13,8 @@ from server.fleet.failures import Busy, Refused, SessionLost, TooLate, WorkerFai
 from server.fleet.pool import Pool
 from server.fleet.times import StepTimes
 from server.fleet.worker import Worker
-from server.rounds.budget import RetryBudget
-from server.rounds.context import RequestContext
-from server.rounds.recovery import Patience, Recovery
-from server.rounds.session import WorkerSession
+from server.rounds.context import RequestContext, WorkerSession
+from server.rounds.recovery import Patience, Recovery, RetryBudget
 
 _MODEL_SECONDS = 2.0
 _MAX_RESENDS = 2

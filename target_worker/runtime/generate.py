@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from engines.channel import Channel
-from engines.drawing import Drawing, Limits
+from engines.drawing import Limits, RequestSampling
 from engines.runtime.jobs import Feed, Job, Seat, Steps, Wait
 from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.logprobs import reported_logprobs
@@ -33,7 +33,7 @@ def generate_job(
     """
 
     def steps(seat: Seat) -> Steps[None]:
-        drawing = Drawing(request, ids, limits, grammar)
+        drawing = RequestSampling(request, ids, limits, grammar)
         feed = ids[seat.length :]
         while True:
             if not rounds.has_room():

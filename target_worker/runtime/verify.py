@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from engines.drawing import Drawing, Limits
+from engines.drawing import Limits, RequestSampling
 from engines.runtime.jobs import Feed, Job, PassTimings, Seat, Steps
 from protocol.messages import VerifyRequest, VerifyResponse, VerifyTimings
 from target_worker.logprobs import reported_logprobs
@@ -26,7 +26,7 @@ def verify_job(
     grammar: GrammarState | None = None,
 ) -> Job[VerifyResponse]:
     """The job that answers a checked request, whose whole context is `ids`. `log_all`: log decisions unasked."""
-    verification = Verification(request, Drawing(request, ids, limits, grammar), log_all)
+    verification = Verification(request, RequestSampling(request, ids, limits, grammar), log_all)
     return Job(ids, request.cache_salt, owner, len(ids) - 1, lambda seat: _steps(verification, seat))
 
 

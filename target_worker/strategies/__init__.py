@@ -11,7 +11,7 @@ from protocol.errors import Unsupported
 from protocol.messages import Candidate, StrategyFacts
 from protocol.temperature import GREEDY_TEMPERATURE
 from target_worker.strategies import deterministic, greedy, probabilistic, threshold
-from target_worker.strategies.drafts import Drafts, Outcome, Target
+from target_worker.strategies.drafts import Drafts, Judgement, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Strategy:
     rejected may come in its own place; an engine that sees only what is emitted can't tell that from an acceptance.
     """
 
-    verify: Callable[[Drafts, Target], Outcome]
+    verify: Callable[[Drafts, Target], Judgement]
     rejection: str
     always_lossless: bool = True
     same_text: bool = True

@@ -18,7 +18,7 @@ from engines.sampling import noise
 from engines.sampling.draw import draw_logits, row_keys
 from protocol.errors import BadRequest
 from protocol.messages import Q_SUM_TOLERANCE, Candidate, TopK
-from target_worker.strategies.drafts import DraftDistributions, Drafts, Outcome, Target, accept_prefix, at_end
+from target_worker.strategies.drafts import DraftDistributions, Drafts, Judgement, Target, accept_prefix, at_end
 
 
 def check_q(candidate: Candidate, vocabulary: int, field: str) -> None:
@@ -58,7 +58,7 @@ def pad_q(q: Sequence[Sequence[TopK]], device: torch.device | str = "cpu") -> Dr
     return DraftDistributions(ids.to(device), probabilities.to(device))
 
 
-def verify(drafts: Drafts, target: Target) -> Outcome:
+def verify(drafts: Drafts, target: Target) -> Judgement:
     """`drafts.q` is needed, checked (check_q) and padded (pad_q)."""
     assert drafts.q is not None
     rows = drafts.rows[:, :-1]
@@ -72,7 +72,7 @@ def verify(drafts: Drafts, target: Target) -> Outcome:
     rejected = torch.nonzero(num_accepted < drafts.lengths).flatten()
     if len(rejected):
         next_token[rejected] = _draw_residual(drafts, target, rejected, num_accepted[rejected])
-    return Outcome(num_accepted, next_token)
+    return Judgement(num_accepted, next_token)
 
 
 def accepts(p: Tensor, q: Tensor, uniforms: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from protocol.messages import StopReason
-from target_worker.strategies.drafts import Drafts, Outcome, Target
+from target_worker.strategies.drafts import Drafts, Judgement, Target
 
 _ACCEPTED = "accepted"
 
@@ -42,7 +42,7 @@ class Verdict:
     token_ids: list[int]
 
 
-def verdicts(drafts: Drafts, target: Target, outcome: Outcome, group_sizes: Sequence[int]) -> list[Verdict]:
+def verdicts(drafts: Drafts, target: Target, outcome: Judgement, group_sizes: Sequence[int]) -> list[Verdict]:
     """One verdict for each group of consecutive chains (the candidates of one request; at least one, maybe empty).
 
     The longest accepted prefix wins; ties go to the larger summed target log-probability of the accepted tokens, then
@@ -107,7 +107,7 @@ def cut_after_stop(token_ids: Sequence[int], num_accepted: int, stop_ids: Collec
 
 
 def decisions(
-    drafts: Drafts, target: Target, outcome: Outcome, chain: int, rejection: str, stop_ids: Collection[int] = ()
+    drafts: Drafts, target: Target, outcome: Judgement, chain: int, rejection: str, stop_ids: Collection[int] = ()
 ) -> list[Decision]:
     """The decisions on one chain's drafted tokens. `rejection` says why this strategy rejects (Strategy.rejection).
 

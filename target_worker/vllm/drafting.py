@@ -22,7 +22,7 @@ _PROPOSER = "engines.vllm.proposer.TandemProposer"
 _BIND_SECONDS = 60.0
 
 
-class Drafting:
+class TargetRounds:
     """Engine arguments for it, what the running engine then can do, and word of what is proposed."""
 
     def __init__(self, most_drafted: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from basics.metrics import Watched
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from engines.drawing import Drawing
+from engines.drawing import RequestSampling
 from engines.vllm.start import VllmModel, load_model
 from protocol.messages import (
     MAX_LOGPROBS,
@@ -20,7 +20,7 @@ from protocol.messages import (
 from target_worker.engine import UNREAD_ROUNDS, capabilities
 from target_worker.metrics import TargetMetrics
 from target_worker.strategies import STRATEGIES
-from target_worker.vllm.drafting import Drafting
+from target_worker.vllm.drafting import TargetRounds
 from target_worker.vllm.generate import Decoding
 from target_worker.vllm.processor import CLASS
 from target_worker.vllm.verify import VllmVerification
@@ -37,9 +37,9 @@ def load_target(
     """`on_death(reason)` hears that vLLM's process ended. Raises engines.errors.ModelError."""
     ours: dict[str, Any] = {"logprobs_mode": "raw_logprobs", "max_logprobs": MAX_LOGPROBS}
     able = capabilities(config, _STRATEGIES)
-    drafting: Drafting | None = None
+    drafting: TargetRounds | None = None
     if config.draft_workers:
-        drafting = Drafting(config.most_drafted)
+        drafting = TargetRounds(config.most_drafted)
         ours |= drafting.arguments(config)
     else:
         ours["logits_processors"] = [CLASS]
@@ -57,7 +57,7 @@ class VllmTarget:
     """A TargetEngine (target_worker/engine.py)."""
 
     def __init__(
-        self, model: VllmModel, stall_seconds: float, log_decisions: bool, drafting: Drafting | None = None
+        self, model: VllmModel, stall_seconds: float, log_decisions: bool, drafting: TargetRounds | None = None
     ) -> None:
         """With `drafting`, vLLM drafts itself for the requests that ask for it and that it can do so for."""
         self.info = model.info
@@ -72,7 +72,7 @@ class VllmTarget:
         self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float
     ) -> VerifyResponse:
         grammar = await self._model.grammars.state(request.grammar, owner, deadline)
-        drawing = Drawing(request, ids, self._model.limits, grammar)
+        drawing = RequestSampling(request, ids, self._model.limits, grammar)
         verification = VllmVerification(self._engine, request, drawing, self._log_decisions)
         return await self._engine.run(verification.response(), deadline)
 
@@ -91,7 +91,7 @@ class VllmTarget:
         emitted: list[int],
     ) -> None:
         grammar = await self._model.grammars.state(request.grammar, owner)
-        drawing = Drawing(request, ids, self._model.limits, grammar)
+        drawing = RequestSampling(request, ids, self._model.limits, grammar)
         decoding = Decoding(self._engine, request, drawing, rounds, emitted, self._stall_seconds)
         if grammar is not None:
             work = decoding.step_by_step()

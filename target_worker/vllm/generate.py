@@ -9,7 +9,7 @@ from dataclasses import replace
 from hashlib import blake2b
 
 from engines.channel import Channel
-from engines.drawing import Drawing
+from engines.drawing import RequestSampling
 from engines.sampling.noise import mix_choice
 from engines.vllm.engine import VllmEngine
 from engines.vllm.reports import Proposals, Reports
@@ -33,7 +33,7 @@ class Decoding:
         self,
         engine: VllmEngine,
         request: GenerateRequest,
-        drawing: Drawing,
+        drawing: RequestSampling,
         rounds: Channel[VerifyResponse],
         emitted: list[int],
         stall_seconds: float,

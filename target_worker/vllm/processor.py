@@ -11,13 +11,13 @@ from torch import Tensor
 from basics.names import Strategy
 from engines.sampling.batch import Draws
 from engines.sampling.rows import SamplingRow
-from engines.vllm.processor import DrawingProcessor
+from engines.vllm.processor import SamplingProcessor
 from protocol.messages import TopK
 from target_worker.strategies import STRATEGIES
 from target_worker.strategies.drafts import Target, pad_drafts
 from target_worker.strategies.probabilistic import pad_q
 
-CLASS = f"{__name__}:VerifyingProcessor"
+CLASS = f"{__name__}:VerdictProcessor"
 
 
 def judging(strategy: Strategy, drafted: int | None, q: TopK | None) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def judging(strategy: Strategy, drafted: int | None, q: TopK | None) -> dict[str
     return {"strategy": strategy, "drafted": drafted, "q": entries}
 
 
-class VerifyingProcessor(DrawingProcessor):
+class VerdictProcessor(SamplingProcessor):
     """Emits at each place the drafted token where the strategy accepts it, else what the strategy emits instead.
 
     vLLM's raw_logprobs are taken before, so that a row of NaN shows as a log-probability of NaN.

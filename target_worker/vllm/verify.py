@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 
-from engines.drawing import Drawing, Places
+from engines.drawing import Places, RequestSampling
 from engines.vllm.engine import VllmEngine, all_of
 from engines.vllm.requests import Answer, Place, sampling_params
 from protocol.messages import VerifyRequest, VerifyResponse
@@ -22,7 +22,7 @@ from target_worker.vllm.processor import judging
 class VllmVerification:
     """One checked `/v1/verify`. `response` runs on the engine's loop."""
 
-    def __init__(self, engine: VllmEngine, request: VerifyRequest, drawing: Drawing, log_all: bool) -> None:
+    def __init__(self, engine: VllmEngine, request: VerifyRequest, drawing: RequestSampling, log_all: bool) -> None:
         self._engine = engine
         self._request = request
         self._drawing = drawing

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.drawing import Drawing, Limits
+from engines.drawing import Limits, RequestSampling
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from protocol.messages import VerifyRequest
@@ -28,7 +28,7 @@ CONTEXT = [3, 1, 4]
 def verification(candidates: list[list[int]], **fields: Any) -> Verification:
     message = request(CONTEXT, **{"candidates": [{"token_ids": ids} for ids in candidates], **fields})
     asked = VerifyRequest.model_validate_json(json.dumps(message))
-    return Verification(asked, Drawing(asked, list(CONTEXT), Limits(frozenset({STOP}), 256)), log_all=True)
+    return Verification(asked, RequestSampling(asked, list(CONTEXT), Limits(frozenset({STOP}), 256)), log_all=True)
 
 
 def own_tokens(one: Verification, top: bool) -> tuple[Any, list[int]]:

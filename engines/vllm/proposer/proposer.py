@@ -17,7 +17,7 @@ from engines.vllm.proposer.answers import Verdict, drafted, verdict
 from engines.vllm.proposer.bound import Bound
 from engines.vllm.proposer.options import read_options
 from engines.vllm.proposer.pace import Pace
-from engines.vllm.proposer.sequence import Ids, Sequence, Sequences
+from engines.vllm.proposer.sequence import DraftedSequence, Ids, Sequences
 from engines.vllm.proposer.soundness import Sampler, examine
 from engines.vllm.proposer.vocabulary import VocabularyCheck
 from engines.vllm.proposer.worker import DraftWorker, Json
@@ -158,13 +158,13 @@ class TandemProposer:
             if time.monotonic() - self._last_step > _IDLE_SECONDS:
                 self._end(self._sequences.end_step())
 
-    def _end(self, left: list[Sequence]) -> None:
+    def _end(self, left: list[DraftedSequence]) -> None:
         """These requests are over."""
         for sequence in left:
             sequence.gone = True
         self._forget([sequence for sequence in left if not sequence.reading])
 
-    def _forget(self, sequences: list[Sequence]) -> None:
+    def _forget(self, sequences: list[DraftedSequence]) -> None:
         if known := [sequence.session_id for sequence in sequences if sequence.round >= 0]:
             self._worker.forget(known)
 
@@ -246,7 +246,7 @@ class _Row:
     """A row of the batch: `room` tokens may follow, `most` of them drafted now."""
 
     index: int
-    sequence: Sequence
+    sequence: DraftedSequence
     length: int
     room: int
     most: int

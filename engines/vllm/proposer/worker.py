@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from basics.breaker import Breaker
-from engines.vllm.proposer.connection import Connection, ExchangeFailed, NoAnswerInTime
+from engines.vllm.proposer.connection import DraftConnection, ExchangeFailed, NoAnswerInTime
 from engines.vllm.proposer.options import ProposerOptions
 
 logger = logging.getLogger("vllm.tandem")
@@ -52,7 +52,7 @@ class DraftWorker:
         self._said: dict[str, str] = {}
         self._url: str | None = None
         # The connection for drafts, while nobody uses it. Taking and returning one element needs no lock.
-        self._idle: deque[Connection] = deque(maxlen=1)
+        self._idle: deque[DraftConnection] = deque(maxlen=1)
         self._jobs: queue.Queue[Job | None] = queue.Queue(_MAX_JOBS)
         self._wake = threading.Event()
         self._closed = False
@@ -123,7 +123,7 @@ class DraftWorker:
     def forget(self, session_ids: list[str]) -> None:
         """Delete sessions, beside the engine."""
 
-        def delete(connection: Connection) -> None:
+        def delete(connection: DraftConnection) -> None:
             for session_id in session_ids:
                 connection.exchange("DELETE", f"/v1/sessions/{session_id}", None, _LOOK_SECONDS)
 
@@ -150,12 +150,12 @@ class DraftWorker:
             except Exception:
                 logger.exception("Tandem: a call beside the engine failed")
 
-    def _beside(self, call: Callable[[Connection], Any]) -> Any:
+    def _beside(self, call: Callable[[DraftConnection], Any]) -> Any:
         """On a connection of its own. Raises ExchangeFailed."""
         url = self._url
         if url is None or self._breaker.open_for:
             raise NotInUse("no draft worker is in use")
-        connection = Connection(url, self._token, self._ca, _LOOK_SECONDS)
+        connection = DraftConnection(url, self._token, self._ca, _LOOK_SECONDS)
         try:
             return call(connection)
         finally:
@@ -199,9 +199,9 @@ class DraftWorker:
             return
         self._breaker.failure()
 
-    def _look(self, url: str) -> tuple[Connection, str, frozenset[int]]:
+    def _look(self, url: str) -> tuple[DraftConnection, str, frozenset[int]]:
         """A connection to a worker that can serve, its model's id and stop tokens. Raises whatever goes wrong."""
-        connection = Connection(url, self._token, self._ca, _LOOK_SECONDS)
+        connection = DraftConnection(url, self._token, self._ca, _LOOK_SECONDS)
         try:
             info = connection.exchange("GET", "/v1/model", None, _LOOK_SECONDS)
             if (why_not := self._why_not(info)) is not None:
@@ -224,7 +224,7 @@ class DraftWorker:
             logger.warning("Tandem: %s", what)
 
 
-def _batch(connection: Connection, questions: list[Json], seconds: float) -> list[Json]:
+def _batch(connection: DraftConnection, questions: list[Json], seconds: float) -> list[Json]:
     """Raises ExchangeFailed."""
     answer = connection.exchange("POST", "/v1/draft/batch", {"protocol": 1, "items": questions}, seconds)
     items = answer.get("items") if isinstance(answer, dict) else None

@@ -39,7 +39,7 @@ class ResponseEvents:
         self._output = Output()
         self._incomplete = False
         self._opened = False
-        self._told = 0
+        self._sent = 0
 
     def opening(self) -> list[BaseModel]:
         self._opened = True
@@ -56,11 +56,11 @@ class ResponseEvents:
         if delta.finish_reason is not None:
             events += self._reader.finish()
         logprobs = chat_logprobs(self._plan.text.tokenizer, delta.token_ids, delta.logprobs) if delta.logprobs else None
-        told = self._output.feed(events, logprobs.content if logprobs is not None else ())
+        sent = self._output.feed(events, logprobs.content if logprobs is not None else ())
         if delta.finish_reason is not None:
             self._incomplete = delta.finish_reason == "length"
-            told += self._output.finish("incomplete" if self._incomplete else "completed")
-        return self._numbered(told)
+            sent += self._output.finish("incomplete" if self._incomplete else "completed")
+        return self._numbered(sent)
 
     def closing(self) -> list[BaseModel]:
         response = self.finished()
@@ -95,8 +95,8 @@ class ResponseEvents:
 
     def _numbered(self, events: list[ServerEvent]) -> list[BaseModel]:
         for event in events:
-            event.sequence_number = self._told
-            self._told += 1
+            event.sequence_number = self._sent
+            self._sent += 1
         return list[BaseModel](events)
 
     def _usage(self) -> ResponseUsage:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from engines.grammar.bitmask import mask_logits_
+from engines.grammar.bitmask import unpack
 from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
@@ -37,7 +37,7 @@ def write(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Any, seed: in
         mask = state.masks_along([]).bitmask
         hurry = len(ids) / 40
         logits = torch.randn(1, LOGITS_SIZE, generator=generator) + bias * (1 + hurry)
-        ids.append(int(mask_logits_(logits, mask).argmax()))
+        ids.append(int(logits.masked_fill(~unpack(mask, logits.shape[-1]), -torch.inf).argmax()))
         state.sync(ids)
     return tokenizer.decode(ids)
 

@@ -13,12 +13,12 @@ from basics.breaker import Breaker
 from protocol.hashing import PrefixHashes
 from protocol.messages import TokenizerInfo
 from server.fleet.client import WorkerClient
+from server.fleet.compatibility import differences
 from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
 from server.fleet.transport import Transport
-from server.fleet.vocabulary import differences
 from server.fleet.worker import Worker
-from server.rounds.budget import RetryBudget
+from server.rounds.recovery import RetryBudget
 from server.rounds.sequence import TokenSequence
 from serving.tasks import TaskOwner
 from testing.fakes.worker import FakeWorker

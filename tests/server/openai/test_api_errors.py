@@ -231,6 +231,8 @@ def test_missing_fields_are_named(gateway: Running) -> None:
 
 def test_an_unknown_model(gateway: Running) -> None:
     assert error(gateway.chat(model="nope"), 404)["code"] == "model_not_found"
+    answer = gateway.post("/v1/responses", json={"model": "nope", "input": "Hi"})
+    assert error(answer, 404)["code"] == "model_not_found"
     assert error(gateway.get("/v1/models/nope/nope"), 404)["code"] == "model_not_found"
     assert error(gateway.post("/v1/completions", {"model": "nope", "prompt": "x"}), 404)["param"] == "model"
 

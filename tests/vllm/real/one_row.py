@@ -9,13 +9,13 @@ import torch
 from vllm.v1.sample.logits_processor import BatchUpdate
 
 from engines.vllm.requests import Answer
-from target_worker.vllm.processor import VerifyingProcessor
+from target_worker.vllm.processor import VerdictProcessor
 
 VOCABULARY = 300
 
 
-def processor() -> VerifyingProcessor:
-    return VerifyingProcessor(None, torch.device("cpu"), False)  # type: ignore[arg-type]  # it reads no configuration
+def processor() -> VerdictProcessor:
+    return VerdictProcessor(None, torch.device("cpu"), False)  # type: ignore[arg-type]  # it reads no configuration
 
 
 def logits_after(ids: Sequence[int], scale: float = 3.0) -> torch.Tensor:

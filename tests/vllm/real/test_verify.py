@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engines.drawing import Drawing, Limits
+from engines.drawing import Limits, RequestSampling
 from engines.vllm.requests import Answer, Logprobs, answer_of
 from protocol.messages import VerifyRequest, VerifyResponse
 from target_worker.vllm.verify import VllmVerification
@@ -64,7 +64,7 @@ class OneModel:
 async def verify(engine: OneModel, drafted: list[int], **sampling: Any) -> VerifyResponse:
     message = request(CONTEXT, sampling={"temperature": 0.0, **sampling}, candidates=[{"token_ids": drafted}])
     asked = VerifyRequest.model_validate(message)
-    drawing = Drawing(asked, CONTEXT, Limits(frozenset(), 64))
+    drawing = RequestSampling(asked, CONTEXT, Limits(frozenset(), 64))
     return await VllmVerification(engine, asked, drawing, False).response()  # type: ignore[arg-type]
 
 

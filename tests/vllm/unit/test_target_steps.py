@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engines.channel import Channel
-from engines.drawing import Drawing, Limits
+from engines.drawing import Limits, RequestSampling
 from engines.vllm.proposer.bound import Bound
 from engines.vllm.reports import Reports
 from engines.vllm.requests import Answer
@@ -47,7 +47,7 @@ async def test_the_salt_of_a_drafted_request_reaches_vllm_and_the_proposer(
     asked = GenerateRequest.model_validate(request([1, 2, 3], salt=salt, max_tokens=1))
     engine, reports = Engine(), Reports()
     rounds: Channel[VerifyResponse] = Channel(4, lambda: None)
-    drawing = Drawing(asked, [1, 2, 3], Limits(frozenset(), 64))
+    drawing = RequestSampling(asked, [1, 2, 3], Limits(frozenset(), 64))
     await Decoding(engine, asked, drawing, rounds, [], 5.0).with_drafts(reports, 3)  # type: ignore[arg-type]
     runner = SimpleNamespace(
         requests={"r": SimpleNamespace(sampling_params=engine.params)}, input_batch=SimpleNamespace(req_ids=["r"])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engines.vllm.proposer.connection import Connection
+from engines.vllm.proposer.connection import DraftConnection
 from engines.vllm.proposer.options import ProposerOptions
 from engines.vllm.proposer.worker import DraftWorker, Json
 from testing.fakes.batch_drafter import INFO, BatchDrafter
@@ -82,7 +82,7 @@ def test_a_connection_is_kept_in_a_process_of_many_open_files(stack: ExitStack) 
     while descriptor < 1024:
         descriptor = os.dup(server.fileno())
         stack.callback(os.close, descriptor)
-    connection = Connection(f"http://127.0.0.1:{server.getsockname()[1]}", None, None, 5.0)
+    connection = DraftConnection(f"http://127.0.0.1:{server.getsockname()[1]}", None, None, 5.0)
     other_side, _ = server.accept()
     assert not connection.stale
     other_side.close()

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.reading.reasoning.formats import FORMATS, Start, choose, start_of
-from server.reading.reasoning.splitter import ReasoningSplitter, Split, split
+from server.reading.reasoning import FORMATS, ReasoningSplitter, Split, Start, choose, split, start_of
 
 THINK = FORMATS["think"]
 

@@ -10,17 +10,16 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from engines.grammar.bitmask import mask_logits_
+from engines.grammar.bitmask import unpack
 from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
 from protocol.messages import Grammar
-from server.reading.reasoning.formats import FORMATS as THOUGHTS
-from server.reading.reasoning.formats import Start
-from server.reading.reasoning.grammar import after_reasoning
+from server.reading.grammars import after_reasoning, call_grammar
+from server.reading.reasoning import FORMATS as THOUGHTS
+from server.reading.reasoning import Start
 from server.reading.tools.choice import resolve
 from server.reading.tools.formats import FORMATS
-from server.reading.tools.grammar import call_grammar
 from server.reading.tools.parser import parse
 from tests.engines.grammar.conftest import LOGITS_SIZE, compiler, tokenizer  # noqa: F401 - fixtures
 
@@ -41,7 +40,9 @@ def write(compiler: GrammarCompiler, tokenizer: Tokenizer, grammar: Grammar, see
     while not state.terminated:
         assert len(ids) < 600
         logits = torch.randn(1, LOGITS_SIZE, generator=generator) + bias
-        ids.append(int(mask_logits_(logits, state.masks_along([]).bitmask).argmax()))
+        ids.append(
+            int(logits.masked_fill(~unpack(state.masks_along([]).bitmask, logits.shape[-1]), -torch.inf).argmax())
+        )
         state.sync(ids)
     return tokenizer.decode(ids[:-1], skip_special_tokens=False)
 

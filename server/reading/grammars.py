@@ -1,4 +1,4 @@
-"""Grammars under which a model can only call tools, in the format that the parser reads.
+"""Grammars under which a model can only call tools, or holds to a form once it has thought.
 
 They are structural tags as xgrammar defines them (https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html).
 """
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.messages import Grammar
-from server.reading.structural_tags import as_format
+from server.reading.reasoning import ReasoningFormat, Start
 from server.reading.tools.choice import Function, ToolUse
 from server.reading.tools.formats import CallFormat
 
@@ -82,3 +82,48 @@ def _text(value: str) -> Format:
 
 def _sequence(*elements: Format) -> Format:
     return {"type": "sequence", "elements": list(elements)}
+
+
+def after_reasoning(grammar: Grammar, form: ReasoningFormat, start: Start, special_ids: Mapping[str, int]) -> Grammar:
+    """The same grammar from the end of the thought on, as a structural tag; before it, any text.
+
+    Outside of a thought the model may open one or answer at once. `special_ids` are the vocabulary's special tokens.
+    """
+    if start == "closed":
+        return grammar
+    thought: dict[str, Any] = {
+        "type": "tag",
+        "begin": "" if start == "inside" else _begin_or_end(form.opener, special_ids),
+        "content": {"type": "any_text"},
+        "end": _begin_or_end(form.closer, special_ids),
+    }
+    space = {"type": "regex", "pattern": r"\n{0,2}"}
+    thinking: dict[str, Any] = {"type": "sequence", "elements": [thought, space]}
+    if start == "outside":
+        thinking = {"type": "optional", "content": thinking}
+    whole = {"type": "sequence", "elements": [thinking, as_format(grammar)]}
+    value = json.dumps({"type": "structural_tag", "format": whole})
+    return Grammar(type="structural_tag", value=value, start=grammar.start)
+
+
+def _begin_or_end(tag: str, special_ids: Mapping[str, int]) -> str | dict[str, Any]:
+    return {"type": "token", "token": special_ids[tag]} if tag in special_ids else tag
+
+
+def as_format(grammar: Grammar) -> dict[str, Any]:
+    """The grammar as a part of a structural tag (https://xgrammar.mlc.ai/docs/tutorials/structural_tag.html)."""
+    match grammar.type:
+        case "json_object":
+            return {"type": "json_schema", "json_schema": {"type": "object", "additionalProperties": True}}
+        case "json_schema":
+            return {"type": "json_schema", "json_schema": json.loads(grammar.value)}
+        case "regex":
+            return {"type": "regex", "pattern": grammar.value}
+        case "choice":
+            options = [{"type": "const_string", "value": text} for text in json.loads(grammar.value)]
+            return {"type": "or", "elements": options}
+        case "grammar":
+            return {"type": "grammar", "grammar": grammar.value}
+        case "structural_tag":
+            inner: dict[str, Any] = json.loads(grammar.value)["format"]
+            return inner

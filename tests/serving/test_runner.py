@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from serving.heap import settle_heap
+from serving.runner import settle_heap
 
 
 @pytest.fixture
