@@ -76,8 +76,8 @@ class Segment:
     Grouped-query attention without repeating keys: the query heads that share a key head are rows beside each other,
     so a token is `group` rows and one slot one batch of `key_value_heads` plain attentions. `rows` are the queries'
     among the pass's [tokens · group]; keys are positions [0, key_length) of the slot; `mask` (additive, [rows,
-    key_length]) hides those after the query's own, None where there are none. Before attending, the tree nodes
-    `nodes` (tokens of the pass) are put to `places` in the key-value memory, where there are any.
+    key_length]) hides those after the query's own, None if there are none. Before attending, the tree nodes
+    `nodes` (tokens of the pass) are put to `places` in the key-value memory, if there are any.
     """
 
     rows: slice | Tensor

@@ -28,7 +28,7 @@ class Runner:
     the padding and checks).
 
     Raises:
-        UnsupportedAttention: where the model's attention is not plain causal attention.
+        UnsupportedAttention: if the model's attention is not plain causal attention.
     """
 
     def __init__(self, model: Any, num_slots: int, slot_length: int, *, batch_invariant: bool = False) -> None:
@@ -68,7 +68,7 @@ class Runner:
         Returns, for each row, float32 logits [len(token_ids) - logits_from, vocab_size] on the model's device.
 
         Raises:
-            ValueError: where a row does not fit (engines.runtime.rows.check_rows).
+            ValueError: if a row does not fit (engines.runtime.rows.check_rows).
         """
         self.check(rows)
         self._latest = None
@@ -81,7 +81,7 @@ class Runner:
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
 
     def check(self, rows: Sequence[Row]) -> None:
-        """Raises ValueError where a row does not fit (engines.runtime.rows.check_rows)."""
+        """Raises ValueError if a row does not fit (engines.runtime.rows.check_rows)."""
         check_rows(rows, self.num_slots, self.slot_length, self._num_ids)
 
     @torch.inference_mode()
@@ -89,7 +89,7 @@ class Runner:
         """Keep part of the latest pass's tree: its nodes `path`, root to leaf, become positions start, start + 1, …
 
         Raises:
-            ValueError: where the latest pass fed no tree to `slot` at `start`, or `path` is not one from its root.
+            ValueError: if the latest pass fed no tree to `slot` at `start`, or `path` is not one from its root.
         """
         if not path:
             return
