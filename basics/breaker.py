@@ -13,7 +13,7 @@ class Breaker:
     """Opens after `threshold` failures in a row, for `cooldown` seconds, doubling up to `max_cooldown`.
 
     When the time is up one caller at a time may try. Whoever got True from `allow` must report `success`, `failure`, or
-    `release` where the try gave no verdict. A `lone` caller looks at `open_for` instead of asking `allow`.
+    `release` if the try gave no verdict. A `lone` caller looks at `open_for` instead of asking `allow`.
 
     Every method is a few assignments: used from several threads, the worst that a race does is to count one failure too
     few.
@@ -38,7 +38,7 @@ class Breaker:
 
     @property
     def open_for(self) -> float:
-        """Seconds until there may be a try; 0 where there may be one now."""
+        """Seconds until there may be a try; 0 if there may be one now."""
         return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
 
     @property

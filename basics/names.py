@@ -1,4 +1,4 @@
-"""Names and bounds that settings, wire, gateway and workers agree on. Each is said here and nowhere else."""
+"""Names and bounds that settings, wire, gateway and workers agree on. Each is defined here and nowhere else."""
 
 from __future__ import annotations
 

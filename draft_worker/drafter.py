@@ -21,7 +21,7 @@ Memory = dict[str, Any]
 class Asked:
     """A checked request and its session, whose ids, the whole context, do not change while the request is served.
 
-    Its `draft_tokens` is γ as far as there is room for tokens, 0 where the context is only to be read. The first
+    Its `draft_tokens` is γ as far as there is room for tokens, 0 if the context is only to be read. The first
     `unchanged` ids are as they were at the session's last call. `deadline` is on time.monotonic's clock.
     """
 
@@ -42,13 +42,13 @@ class Asked:
 
     @property
     def owner(self) -> int | None:
-        """The session's serial; None where the request belongs to no session, so that nothing is kept of it."""
+        """The session's serial; None if the request belongs to no session, so that nothing is kept of it."""
         return self.session.serial if self.session.key is not None else None
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What drafters are made of: the settings, and the model and the target's grammars where there are any."""
+    """What drafters are made of: the settings, and the model and the target's grammars, if any."""
 
     config: DraftWorkerConfig
     engine: DraftEngine | None = None
@@ -62,7 +62,7 @@ class Drafter(Protocol):
 
     @classmethod
     def of(cls, means: Means) -> Self | None:
-        """The worker's drafter of this kind; None where it has not what that takes."""
+        """The worker's drafter of this kind; None if it lacks what that takes."""
         ...
 
     async def draft(self, asked: Asked) -> Drafted | None:
@@ -92,7 +92,7 @@ def certain(asked: Asked, drafts: Sequence[list[int]]) -> Drafted:
 
 
 def permitted(asked: Asked, drafts: Sequence[list[int]], grammars: SessionGrammars | None) -> list[list[int]]:
-    """The drafts up to what the grammar refuses, where that can be told; those of which something is left.
+    """The drafts up to what the grammar refuses, if that is known; those of which something is left.
 
     Under `probabilistic` nothing is cut because of the token that stands there: it would bias the text.
     """

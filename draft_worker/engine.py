@@ -54,7 +54,7 @@ class DraftEngine(Protocol):
 
         There is room for the request's `draft_tokens` (draft_worker/service.py sees to it); 0: the context is read.
 
-        `owner` is the session's serial, None where the request belongs to none; `deadline` is on time.monotonic's
+        `owner` is the session's serial, None if the request belongs to none; `deadline` is on time.monotonic's
         clock. Cancelling the call frees what it holds before it returns.
         """
         ...

@@ -26,7 +26,7 @@ class SessionGrammars:
     """
 
     def __init__(self, load: Callable[[], tuple[Grammars, Tokenizer]]) -> None:
-        """`load` runs in a thread. Where it raises, grammars play no part in drafts."""
+        """`load` runs in a thread. If it raises, grammars play no part in drafts."""
         self._load = load
         self._loading: asyncio.Task[tuple[Grammars, Tokenizer] | None] | None = None
         self._loaded: tuple[Grammars, Tokenizer] | None = None

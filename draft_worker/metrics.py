@@ -1,4 +1,4 @@
-"""What a draft worker counts beyond every worker's metrics: drafts by where they came from."""
+"""What a draft worker counts beyond every worker's metrics: drafts by their source."""
 
 from __future__ import annotations
 

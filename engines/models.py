@@ -34,13 +34,13 @@ def resolve_model(
     with_weights: bool = True,
     progress: Callable[[str], None] = lambda message: None,
 ) -> ModelFiles:
-    """Find a model by the bundled name, a folder, a GGUF file, or a Hugging Face id, fetching it where it is not here.
+    """Find a model by the bundled name, a folder, a GGUF file, or a Hugging Face id, fetching it if it is not here.
 
     Weights must be safetensors or GGUF: files pickled by torch can run code when loaded, so they need
     `allow_pickle_weights`. Without `with_weights` none are fetched from the hub.
 
     Raises:
-        ModelError: where there is no such model, or it may not be loaded.
+        ModelError: if there is no such model, or it may not be loaded.
     """
     if is_bundled(name):
         return ModelFiles(BUNDLED_MODEL, bundled_folder(progress))
@@ -60,7 +60,7 @@ def resolve_model(
 
 
 def weight_files(folder: Path, allow_pickle_weights: bool = False) -> list[Path]:
-    """The weight files of a folder that transformers would load, safetensors where there are any, by name."""
+    """The weight files of a folder that transformers would load, safetensors if there are any, by name."""
     if (folder / "model.safetensors").is_file():
         return [folder / "model.safetensors"]  # others beside it hold the same weights for other programs
     files = _indexed(folder) or sorted(folder.glob("*.safetensors"))
@@ -70,7 +70,7 @@ def weight_files(folder: Path, allow_pickle_weights: bool = False) -> list[Path]
 
 
 def _indexed(folder: Path) -> list[Path]:
-    """Those that model.safetensors.index.json names and that are here; none where there is no such index."""
+    """Those that model.safetensors.index.json names and that are here; none if there is no such index."""
     try:
         index = json.loads((folder / "model.safetensors.index.json").read_text())
         names = {str(name) for name in index["weight_map"].values()}
@@ -82,7 +82,7 @@ def _indexed(folder: Path) -> list[Path]:
 def _model_folder(folder: Path, allow_pickle_weights: bool, progress: Callable[[str], None]) -> ModelFiles:
     files = sorted(folder.glob("*.gguf"))
     if files and not weight_files(folder, allow_pickle_weights=True):  # some have their origin's config.json too
-        gguf = first_parts(files) or files[:1]  # parts without their first: reading one of them says so
+        gguf = first_parts(files) or files[:1]  # parts without their first: reading one of them raises
         if len(gguf) > 1:
             raise ModelError(f"{folder} holds {len(gguf)} GGUF models: name one of {', '.join(f.name for f in gguf)}")
         return ModelFiles(folder.name, converted(gguf[0], progress))
@@ -106,7 +106,7 @@ def _hub_folder(name: str, patterns: list[str], progress: Callable[[str], None])
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    progress(f"fetching {name} from the Hugging Face hub, where it is not cached")
+    progress(f"fetching {name} from the Hugging Face hub, unless it is cached")
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except RepositoryNotFoundError as error:

@@ -53,7 +53,7 @@ def load_engine(
 ) -> LoopEngine:
     """The configured engine's model, running on the loop (engines.runtime.engine.start_engine). Raises ModelError.
 
-    `on_death(reason)` hears that the loop failed, `progress` what is being done.
+    `on_death(reason)` is called if the loop failed, `progress` with what is being done.
     """
     module: Any = import_module(ENGINES[config.engine].load)
     engine: LoopEngine = module.load_engine(config, role, capabilities, on_pass, on_death, progress)

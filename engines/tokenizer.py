@@ -1,4 +1,4 @@
-"""What a model's tokenizer says about it: vocabulary, special tokens, where its turns end."""
+"""What is read from a model's tokenizer: vocabulary, special tokens, the ends of turns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load_tokenizer(files: ModelFiles) -> Any:
     text otherwise than the file says. So the file is taken as it is, by the one class that does so.
 
     Raises:
-        ModelError: where it has none, or one that the `tokenizers` library does not back.
+        ModelError: if it has none, or one that the `tokenizers` library does not back.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -55,7 +55,7 @@ def vocabulary_of(tokenizer: Any, logits_size: int) -> Vocabulary:
 
 
 def special_token_ids(tokenizer: Any) -> list[int]:
-    """Ids of the tokens that are no text: named ones and added tokens marked special."""
+    """Ids of the tokens that are not text: named ones and added tokens marked special."""
     added = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     return sorted(added | set(tokenizer.all_special_ids))
 
@@ -63,7 +63,7 @@ def special_token_ids(tokenizer: Any) -> list[int]:
 def stop_token_ids(tokenizer: Any, config: Any, generation_config: Any) -> list[int]:
     """Ids that end a generation, ascending: the tokenizer's end, and those of the generation config.
 
-    Where the generation config names none, those of the config (then those of its text part) stand in for them. They
+    If the generation config names none, those of the config (then those of its text part) stand in for them. They
     are not added: a generation config is the later word, and may leave out an id on purpose.
     """
     found = _ids(tokenizer)

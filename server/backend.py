@@ -36,7 +36,7 @@ class RoundTimings:
 class Round:
     """Tokens that one round added. `num_drafted` is 0 for plain decoding; `num_accepted` <= len(token_ids).
 
-    `cached_tokens`: context tokens that the target did not compute again; null where it did not say.
+    `cached_tokens`: context tokens that the target did not compute again; null if it did not say.
     """
 
     token_ids: list[int]
@@ -124,7 +124,7 @@ class RoundSource(Protocol):
         """Rounds until the target stops or `max_tokens` are out. An async generator.
 
         Closing it (aclose, or cancelling its consumer) stops generation within a round and frees both sessions.
-        Raises server.errors.NoTarget where no target can serve it, before the first round or in mid-stream, and
+        Raises server.errors.NoTarget if no target can serve it, before the first round or in mid-stream, and
         `protocol.errors.WireError` where a worker refused the request.
         """
         ...
@@ -134,7 +134,7 @@ class Backend(RoundSource, Protocol):
     """Workers and the round loop over them, with a life of their own."""
 
     async def grammar_fault(self, grammar: Grammar) -> str | None:
-        """Why the target cannot honour a grammar, in words; None where it can, or where none could be asked."""
+        """Why the target cannot honour a grammar, in words; None if it can, or where none could be asked."""
         ...
 
     def model(self) -> ServedModel:

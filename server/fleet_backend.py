@@ -143,7 +143,7 @@ class Fleet:
                 drafts.close()
 
     def _fitting(self, request: GenerationRequest) -> Callable[[ModelInfo], bool]:
-        """Which targets can serve it. Raises ApiError where none of those that are known can."""
+        """Which targets can serve it. Raises ApiError if none of those that are known can."""
         known = [worker.info for worker in self._targets if worker.info is not None]
         faults = [found for info in known if (found := fault(request, info)) is not None]
         if known and len(faults) == len(known):
@@ -161,7 +161,7 @@ class Fleet:
         return Worker(role, WorkerClient(transport), Breaker(), self._metrics)
 
     def _drafters_for(self, speculation: Speculation) -> Pool | None:
-        """The pool that `draft_model` names; None where nothing is to be drafted. Raises InvalidRequest."""
+        """The pool that `draft_model` names; None if nothing is to be drafted. Raises InvalidRequest."""
         if not speculation.enabled:
             return None
         pool = self._pool(speculation.draft_model)
@@ -173,7 +173,7 @@ class Fleet:
         return pool if any(pool) else None
 
     def _pool(self, draft_model: str | None) -> Pool | None:
-        """The drafters behind the name that a request gives (None: it gives none); None where no drafter has it."""
+        """The drafters behind the name that a request gives (None: it gives none); None if no drafter has it."""
         name = self._draft_model(draft_model)
         pool = self._pools.get(name)
         if pool is not None:

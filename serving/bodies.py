@@ -16,7 +16,7 @@ async def read_body(
 ) -> bytes:
     """The whole body.
 
-    Raises `too_large` beyond `max_bytes` (before reading, where the header already says so), `too_late` if it takes
+    Raises `too_large` beyond `max_bytes` (before reading, if the header exceeds it already), `too_late` if it takes
     longer than `seconds`, and ClientGone.
     """
     declared = request.headers.get("content-length", "")

@@ -57,7 +57,7 @@ class DrainingServer(uvicorn.Server):
 
 
 class HttpServer:
-    """A uvicorn server that can be told from inside that its process has to end."""
+    """A uvicorn server whose process can be ended from inside."""
 
     def __init__(self, host: str, port: int, drain_seconds: float) -> None:
         self._host = host
@@ -69,7 +69,7 @@ class HttpServer:
     def run(self, app: FastAPI, end_requests: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGTERM or SIGINT, drain, and return. `end_requests` is to end what outlasts the drain.
 
-        Ends the process with code 1 where `fail` was called."""
+        Ends the process with code 1 if `fail` was called."""
         config = uvicorn.Config(
             app,
             host=self._host,

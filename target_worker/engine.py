@@ -45,7 +45,7 @@ class TargetEngine(Protocol):
     """A target model with its memory. Requests that reach it are checked (target_worker/checks.py).
 
     `ids` is the whole context of a request and does not change while it is served; `owner` is the session's serial,
-    None where the request belongs to no session. Cancelling a call frees what it holds before it returns.
+    None if the request belongs to no session. Cancelling a call frees what it holds before it returns.
     """
 
     info: ModelInfo
@@ -58,7 +58,7 @@ class TargetEngine(Protocol):
         ...
 
     async def check_grammar(self, grammar: Grammar) -> None:
-        """Raises BadRequest with the reason where this grammar of a supported type can't be honoured; QueueFull."""
+        """Raises BadRequest with the reason if this grammar of a supported type can't be honoured; QueueFull."""
         ...
 
     def rounds(self) -> Channel[VerifyResponse]:

@@ -1,7 +1,7 @@
 """A verification, whatever engine computes it: candidates → places → verdict → response, and the log of decisions.
 
 An engine draws the target's tokens at `places`, has them judged with `judge` (it holds the distributions) or
-`judge_emitted` (it judged each place itself, and tells what came out), and answers with `response`.
+`judge_emitted` (it judged each place itself, and reports what came out), and answers with `response`.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class Verification:
         return verdict
 
     def judge_emitted(self, emitted: Mapping[int, int]) -> Verdict:
-        """From the token that the strategy emits at each place: a drafted one is accepted where it is that token.
+        """From the token that the strategy emits at each place: a drafted one is accepted if it is that token.
 
         Only for strategies that never emit a token which they rejected (Strategy.emits_rejected). A place whose token
-        may not be emitted any more need not be told.
+        may not be emitted any more may be missing.
         """
         accepted = []
         for chain, path in zip(self.chains, self.paths, strict=True):
@@ -136,7 +136,7 @@ def respond(
     num_drafted: int = 0,
     lossless: bool = True,
 ) -> VerifyResponse:
-    """One round, verified or decoded, as the wire says it."""
+    """One round, verified or decoded, as a message."""
     return VerifyResponse(
         session_id=request.session_id,
         round=request.round,

@@ -1,4 +1,4 @@
-"""A worker's Prometheus metrics. Names are vLLM's where vLLM has the metric, with `tandem_` for `vllm:`."""
+"""A worker's Prometheus metrics. Names are vLLM's if vLLM has the metric, with `tandem_` for `vllm:`."""
 
 from __future__ import annotations
 

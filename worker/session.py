@@ -43,7 +43,7 @@ class Session(Generic[S]):
         self.hashes = PrefixHashes(self.cache_salt)
 
     def read(self, context: Context) -> None:
-        """Make `ids` the context's. Raises ContextMismatch where its prefix is not held, BadRequest where no prefix is.
+        """Make `ids` the context's. Raises ContextMismatch if its prefix is not held, BadRequest if it is empty.
 
         O(new and dropped ids), but for the comparison of ids sent again.
         """

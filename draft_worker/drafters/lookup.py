@@ -19,7 +19,7 @@ MOST_OCCURRENCES = 1024
 
 
 class LookupDrafter:
-    """Drafts where it is asked for by name, and for everybody where there is no model. It then always answers."""
+    """Drafts if it is asked for by name, and for everybody if there is no model. It then always answers."""
 
     source: ClassVar[str] = LOOKUP
 
@@ -81,7 +81,7 @@ class LookupIndex:
     def continuations(self, ids: Sequence[int], tokens: int, candidates: int) -> list[list[int]]:
         """What followed the longest suffixes of `ids` (all of it indexed) that occurred before, `tokens` tokens each.
 
-        Longest first, then most recent; `max_ngram` counts as long as anything longer. Where an occurrence reaches
+        Longest first, then most recent; `max_ngram` counts as long as anything longer. If an occurrence reaches
         the end of `ids`, its continuation goes on with itself, as in a repetition.
         """
         found: list[tuple[int, int]] = []

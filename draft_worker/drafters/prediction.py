@@ -20,7 +20,7 @@ _REPLACED = 2
 
 
 class PredictionDrafter:
-    """Drafts where the request, or an earlier one of its session, has brought a prediction that goes on here."""
+    """Drafts if the request, or an earlier one of its session, has brought a prediction that goes on here."""
 
     source: ClassVar[str] = "prediction"
 
@@ -70,7 +70,7 @@ class PredictedText:
     def draft(self, output: Sequence[int], unchanged: int, tokens: int) -> list[int]:
         """Up to `tokens` predicted tokens after `output`, the first `unchanged` of which are as they were last time.
 
-        Empty where the output is not found in the prediction, or has reached its end.
+        Empty if the output is not found in the prediction, or has reached its end.
         """
         if unchanged < self._read:
             self.reset()

@@ -47,7 +47,7 @@ def draft_job(
 
 @dataclass(slots=True)
 class _Chain:
-    """Candidate 0 as it grows, with what the draws said at each of its places."""
+    """Candidate 0 as it grows, with the draws at each of its places."""
 
     tokens: list[int] = field(default_factory=list)
     second: list[int] = field(default_factory=list)
@@ -174,7 +174,7 @@ class _Drafting:
 
 
 def _logprobs(chain: _Chain) -> list[float] | None:
-    """Of the drafted tokens under q, where q was wanted: a by-product there, and dear otherwise."""
+    """Of the drafted tokens under q, if q was asked for: a by-product then, and expensive otherwise."""
     if not chain.q:
         return None
     return [top.logprobs[top.token_ids.index(token)] for top, token in zip(chain.q, chain.tokens, strict=True)]

@@ -21,7 +21,7 @@ def load_drafter(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> VllmDrafter:
-    """`on_death(reason)` hears that vLLM's process ended. Raises engines.errors.ModelError."""
+    """`on_death(reason)` is called if vLLM's process ended. Raises engines.errors.ModelError."""
     ours = {"logits_processors": [CLASS], "logprobs_mode": "processed_logits", "max_logprobs": max(2, config.q_top_k)}
     model = load_model(config, "draft", capabilities(), ours, metrics.pass_done, on_death, progress)
     return VllmDrafter(model, config.q_top_k)

@@ -20,7 +20,7 @@ _NO_LOGITS = torch.empty(0, 0)
 @dataclass(frozen=True, slots=True)
 class Chained:
     """What came of pieces: those that were `fed`, their rows with all drawn tokens but the last, and what was drawn,
-    nothing where the piece was context alone."""
+    nothing if the piece was context alone."""
 
     fed: list[Piece]
     drawn: list[list[int]]
@@ -28,7 +28,7 @@ class Chained:
     seconds: float
 
     def results(self) -> Iterator[tuple[Piece, Passed]]:
-        """For each fed piece whose job hears of it, what. To be taken once the time has been noted in their runs."""
+        """For each fed piece whose job gets an answer, the answer. To be taken once the time is noted in their runs."""
         rows = sum(len(piece.row.token_ids) for piece in self.fed)
         for piece, tokens in zip(self.fed, self.drawn, strict=True):
             if piece.whole:

@@ -84,7 +84,7 @@ def start_engine(
     progress: Callable[[str], None],
     chains: Callable[[], Chains | None] = lambda: None,
 ) -> LoopEngine:
-    """Measure a loaded model, prepare its grammars and start the loop; `progress` hears what is being done.
+    """Measure a loaded model, prepare its grammars and start the loop; `progress` is called with what is being done.
 
     `chains` is called once the model has been measured.
     """

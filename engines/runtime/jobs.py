@@ -56,7 +56,7 @@ class PassTimings:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What came of a feed: raw logits float32 [n, V], and the draws where rows were given."""
+    """What came of a feed: raw logits float32 [n, V], and the draws, if rows were given."""
 
     logits: Tensor
     draws: Draws | None

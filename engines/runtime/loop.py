@@ -49,7 +49,7 @@ class EngineLoop:
     ) -> None:
         """`prefill_chunk` is the most prompt tokens a pass carries; `chains` and `on_pass`: engines.runtime.passes.
 
-        `on_death(reason)` hears on the loop's thread that the loop itself failed and serves no more.
+        `on_death(reason)` is called if the loop itself failed and serves no more.
         """
         self._runner = runner
         self.slots = slots
@@ -232,7 +232,7 @@ class EngineLoop:
             run.take(step)
 
     def _end(self, run: Run, error: WireError | None = None, result: Any = None) -> None:
-        """Free the job's slot and tell whoever awaits it."""
+        """Free the job's slot and resolve what its caller awaits."""
         if run.ended:
             return
         run.ended = True

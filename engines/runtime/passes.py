@@ -1,4 +1,4 @@
-"""What becomes of the pieces that a tick planned: static passes where those will do, an ordinary one for the rest."""
+"""Runs the pieces that a tick planned: by static passes if those will do, by an ordinary one for the rest."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class SharedPrefix:
 
     @property
     def goes_on(self) -> bool:
-        """False once the slot holds the prefix, and where what the reader still feeds will not bring it there."""
+        """False once the slot holds the prefix, and if what the reader still feeds will not bring it there."""
         return self.reader.held < self.length <= self.reader.reads_to
 
 

@@ -1,4 +1,4 @@
-"""What an engine implements to serve sequences from the loop: `ModelRunner`, and where it can, `Chains`.
+"""What an engine implements to serve sequences from the loop: `ModelRunner` and, if it can, `Chains`.
 
 Slots are numbers: row i of a torch tensor of keys and values, or sequence id i of a llama.cpp context. The loop
 (engines/runtime/loop.py) decides what goes into a pass and keeps account of which ids a slot holds; a runner computes
@@ -41,7 +41,7 @@ class ModelRunner(Protocol):
         longer than that copies them.
 
         Raises:
-            ValueError: where a row does not fit (engines.runtime.rows.check_rows). Whatever is raised fails the jobs
+            ValueError: if a row does not fit (engines.runtime.rows.check_rows). Whatever is raised fails the jobs
             of this pass and no others.
         """
         ...
@@ -50,7 +50,7 @@ class ModelRunner(Protocol):
         """Keep part of the latest pass's tree: its nodes `path`, root to leaf, become positions start, start + 1, …
 
         Raises:
-            ValueError: where the latest pass fed no tree to `slot` at `start`, or `path` is not one from its root.
+            ValueError: if the latest pass fed no tree to `slot` at `start`, or `path` is not one from its root.
         """
         ...
 
@@ -77,7 +77,7 @@ class Chains(Protocol):
         ...
 
     def run(self, chains: Sequence[ChainRow]) -> list[list[int]]:
-        """At most `count` tokens for each; fewer, maybe none, where the ordinary way is to go on.
+        """At most `count` tokens for each; fewer, maybe none, if the ordinary way is to go on.
 
         The slots then hold, behind what `row` fed, all tokens of the answer but the last.
         """

@@ -67,7 +67,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """A run's part of a pass; `whole` where nothing of its feed is left to feed after it."""
+    """A run's part of a pass; `whole` if nothing of its feed is left to feed after it."""
 
     run: Run
     feed: Feed
@@ -78,7 +78,7 @@ class Piece:
 
 
 def plan(active: Sequence[Run], pace: PromptBudget, turn: int) -> list[Piece]:
-    """The next pass. `turn` rotates who comes first where the budget does not reach all long prompts."""
+    """The next pass. `turn` rotates who comes first if the budget does not reach all long prompts."""
     feeding = [run for run in active if run.feed is not None]
     short = [run for run in feeding if run.context_left <= SHORT_TOKENS]
     long = [run for run in feeding if run.context_left > SHORT_TOKENS]

@@ -74,9 +74,9 @@ class SlotCache:
     ) -> Slot | None:
         """Pin a slot for a sequence; its `ids` are then the longest prefix of the first `usable` that could be had.
 
-        In this order: the session's own slot; the slot with the longest common prefix, taken over where that prefix
+        In this order: the session's own slot; the slot with the longest common prefix, taken over if that prefix
         is most of what it holds and no living session owns it, otherwise copied from; the least recently used one that
-        may be had. None where every slot, but for `kept` of them, is pinned or held for a session.
+        may be had. None if every slot, but for `kept` of them, is pinned or held for a session.
         """
         own = self._owned.get(owner) if owner is not None else None
         if own is None and self.available <= kept:

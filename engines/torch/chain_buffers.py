@@ -93,7 +93,7 @@ class ChainBuffers:
         return self._host_found[:steps]
 
     def wait(self) -> None:
-        """Until the device has done all that it was told to."""
+        """Until the device has finished all its work."""
         if self.found.is_cuda:
             torch.cuda.current_stream(self.found.device).synchronize()
 

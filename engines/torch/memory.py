@@ -63,7 +63,7 @@ def slots_within(budget: int, shape: CacheShape, slot_length: int, dtype: torch.
     """How many sessions of `slot_length` tokens `budget` bytes of keys and values hold.
 
     Raises:
-        ModelError: where not even one.
+        ModelError: if not even one.
     """
     per_slot = slot_length * shape.bytes_per_token(dtype)
     if per_slot > budget:

@@ -89,7 +89,7 @@ def context_length(config: Any) -> int:
 
 
 def sliding_window(text: Any) -> int | None:
-    """The window that some layer attends over, None where all attend over everything."""
+    """The window that some layer attends over, None if all attend over everything."""
     window: int | None = getattr(text, "sliding_window", None)
     layer_types = getattr(text, "layer_types", None)
     if layer_types is not None and "sliding_attention" not in layer_types:
@@ -98,7 +98,7 @@ def sliding_window(text: Any) -> int | None:
 
 
 def shortened(config: Any) -> str | None:
-    """Why the context length is less than what the model was made for, in words; None where it is not."""
+    """Why the context length is less than what the model was made for, in words; None if it is not."""
     text = config.get_text_config()
     length, longest = context_length(config), getattr(text, "max_position_embeddings", None)
     if longest is None or length >= longest:
@@ -130,7 +130,7 @@ def _check_rope(text: Any, slot_length: int) -> None:
 
 
 def _first_length(text: Any) -> int | None:
-    """The length up to which longrope's frequencies stay the same, None where they always do."""
+    """The length up to which longrope's frequencies stay the same, None if they always do."""
     lengths: list[int] = [
         rope["original_max_position_embeddings"]
         for rope in _ropes(text)

@@ -1,4 +1,4 @@
-"""Does this vLLM draw as Tandem's logits processor tells it to? Tried once, as it has started.
+"""Does this vLLM draw what Tandem's logits processor wants? Tried once, at start.
 
 At a temperature of 100 among a few permitted tokens it is the noise that decides, whatever the model: so the right
 tokens are known beforehand. They come out only if mask, seed, positions and noise reach vLLM's sampler, and if the list
@@ -39,7 +39,7 @@ class Asks(Protocol):
 
 
 async def check_draws(engine: Asks, vocabulary: int) -> None:
-    """Raises ModelError where vLLM does not draw what our processor tells it to."""
+    """Raises ModelError if vLLM does not draw what our processor wants."""
     await _check_mask(engine, vocabulary)
     permitted = sorted({number * vocabulary // _PERMITTED for number in range(_PERMITTED)})
     for seed, expected in _certain_draws(permitted, vocabulary, number=2):

@@ -61,11 +61,11 @@ def load_model(
     progress: Callable[[str], None],
     started: Callable[[VllmEngine, Capabilities], Capabilities] | None = None,
 ) -> VllmModel:
-    """Find the configured model and start vLLM with it; `progress` hears what is being done.
+    """Find the configured model and start vLLM with it; `progress` is called with what is being done.
 
     `ours` are the engine arguments that make vLLM draw as its worker needs it: `logits_processors`, a list of
     "module:Class", or none of them and a `speculative_config`; then `started` installs the processor in the running
-    engine, and says what the engine can do. Raises ModelError.
+    engine, and returns what the engine can do. Raises ModelError.
     """
     version = check_installed()
     from vllm.platforms import current_platform

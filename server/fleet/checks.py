@@ -21,7 +21,7 @@ _MAX_TIMING_MS = 1e8
 
 
 def check_draft(request: DraftRequest, answer: DraftResponse, vocabulary_size: int) -> None:
-    """Raises BadAnswer where the draft is not one that was asked for. `vocabulary_size` counts the target's logits."""
+    """Raises BadAnswer if the draft is not one that was asked for. `vocabulary_size` counts the target's logits."""
     _echo(request.session_id, request.round, answer.session_id, answer.round)
     _timings(answer.timings)
     _require(len(answer.candidates) <= request.num_candidates, "more candidates than asked")
@@ -33,7 +33,7 @@ def check_draft(request: DraftRequest, answer: DraftResponse, vocabulary_size: i
 
 
 def check_verify(request: VerifyRequest, answer: VerifyResponse, vocabulary_size: int) -> None:
-    """Raises BadAnswer where the answer contradicts the request or itself."""
+    """Raises BadAnswer if the answer contradicts the request or itself."""
     _echo(request.session_id, request.round, answer.session_id, answer.round)
     _emitted(request.max_tokens, request.logprobs, answer, vocabulary_size)
     if not request.candidates:

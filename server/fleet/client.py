@@ -87,7 +87,7 @@ class WorkerClient:
         raise WorkerUnreachable("cut", f"{self.url}/v1/generate: ended before it was done")
 
     async def check_grammar(self, grammar: Grammar, seconds: float) -> None:
-        """Raises Refused, with the reason, where the worker cannot honour it."""
+        """Raises Refused, with the reason, if the worker cannot honour it."""
         request = GrammarCheckRequest(grammar=grammar)
         await self._post("/v1/grammar/check", request, GrammarCheckResponse, seconds)
 

@@ -23,7 +23,7 @@ class ApiKeys:
     """Who may call. Without a key in the settings and without a key file, everybody."""
 
     def __init__(self, config: GatewayConfig) -> None:
-        """Raises OSError or ValueError where the key file cannot be read at start."""
+        """Raises OSError or ValueError if the key file cannot be read at start."""
         self._fixed = [_digest(key.get_secret_value()) for key in config.api_keys]
         self._path = config.api_key_file
         self._from_file: list[bytes] = []

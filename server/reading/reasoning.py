@@ -31,7 +31,7 @@ FORMATS: dict[str, ReasoningFormat] = {
 def choose(chat_template: str, setting: str = "auto") -> ReasoningFormat | None:
     """The format that the template speaks of; `setting` names one of FORMATS, or is "auto" or "none".
 
-    Raises ValueError, naming what there is, where there is no such format.
+    Raises ValueError, naming what there is, if there is no such format.
     """
     if setting == "none":
         return None

@@ -72,7 +72,7 @@ class DraftSide:
 
     @property
     def worker(self) -> Worker | None:
-        """Where the session lives; None where there is none."""
+        """Where the session lives; None if there is none."""
         return self._session.worker if self._session is not None else None
 
     @property

@@ -10,7 +10,7 @@ from server.errors import ApiError, InvalidRequest, NotSupported
 
 
 def fault(request: GenerationRequest, info: ModelInfo) -> ApiError | None:
-    """Why this target can't serve the request; None where it can."""
+    """Why this target can't serve the request; None if it can."""
     offered, speculation = info.capabilities, request.speculation
     if speculation.enabled and speculation.strategy not in offered.strategies:
         known = ", ".join(offered.strategies)

@@ -158,7 +158,7 @@ class TargetSide:
             prefixes = self._context.sequence.prefixes()
             worker = self._pool.pick(self._accepts, prefixes, self._avoid)
             if worker is None or not worker.breaker.allow():
-                # An open breaker keeps work away while others can do it. Where it is this worker or none, it is asked
+                # An open breaker keeps work away while others can do it. If it is this worker or none, it is asked
                 # all the same: the pauses between tries bound what that costs.
                 worker = self._pool.last_resort(self._accepts)
             if worker is not None:

@@ -34,7 +34,7 @@ class Delta:
 class Counts:
     """What was generated so far. accepted + the target's own = completion_tokens; rejected = drafted - accepted.
 
-    `cached_prompt_tokens`: of the prompt, those that the target still held; null where it did not say.
+    `cached_prompt_tokens`: of the prompt, those that the target still held; null if it did not say.
     """
 
     completion_tokens: int = 0
@@ -111,7 +111,7 @@ class Choice:
         )
 
     def end(self) -> None:
-        """To be called when the rounds are over. Raises Unavailable where they ended without a reason."""
+        """To be called when the rounds are over. Raises Unavailable if they ended without a reason."""
         if self.finish_reason is None:
             raise Unavailable("the target stopped answering before the text was complete")
 

@@ -24,7 +24,7 @@ def loads(text: str | bytes) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """Compact. Raises ValueError where it is nested too deeply."""
+    """Compact. Raises ValueError if it is nested too deeply."""
     try:
         return spelled(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
     except RecursionError:

@@ -27,7 +27,7 @@ class TextModel:
         self.detokenizer: Callable[[bool], Detokenizer] = detokenizer_factory(self.tokenizer)
 
     def template(self, *, tools: bool) -> ChatTemplate | None:
-        """The chat template for a request with or without tools; None where the model has none for it."""
+        """The chat template for a request with or without tools; None if the model has none for it."""
         return self._tool_template if tools and self._tool_template is not None else self._plain_template
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
@@ -51,7 +51,7 @@ class TextModels:
     async def get(self, info: TokenizerInfo) -> TextModel:
         """Built in a thread the first time, and again when the target sends another tokenizer.
 
-        Raises NoModelYet where it cannot be.
+        Raises NoModelYet if it cannot be.
         """
         async with self._lock:
             # Equal ones need no new model: replicas of one target each send their own.

@@ -24,7 +24,7 @@ def load_target(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> LoopTarget:
-    """`on_death(reason)` hears that the loop failed. Raises engines.errors.ModelError."""
+    """`on_death(reason)` is called if the loop failed. Raises engines.errors.ModelError."""
 
     def on_pass(report: PassReport) -> None:
         metrics.pass_done(report.sessions, report.tokens, report.forward_seconds)

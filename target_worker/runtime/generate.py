@@ -1,4 +1,4 @@
-"""Plain decoding inside the engine: a token a round, each round told as soon as it is drawn."""
+"""Plain decoding inside the engine: a token a round, each round sent as soon as it is drawn."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def generate_job(
 ) -> Job[None]:
     """The job that puts a checked request's rounds into `rounds` and their tokens into `emitted`, which is empty.
 
-    It fails where the rounds stay unread for `stall_seconds`.
+    It fails if the rounds stay unread for `stall_seconds`.
     """
 
     def steps(seat: Seat) -> Steps[None]:

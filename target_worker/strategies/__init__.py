@@ -18,8 +18,8 @@ from target_worker.strategies.drafts import Drafts, Judgement, Target
 class Strategy:
     """`verify` judges B chains at once, one or several a request. `rejection`: how the log words a rejection.
 
-    The rest is what the target says of it (protocol.messages.StrategyFacts). `emits_rejected`: a token that was
-    rejected may come in its own place; an engine that sees only what is emitted can't tell that from an acceptance.
+    The rest is what the target reports of it (protocol.messages.StrategyFacts). `emits_rejected`: a token that was
+    rejected may come in its own place; an engine that sees only what is emitted can't distinguish the two.
     """
 
     verify: Callable[[Drafts, Target], Judgement]
@@ -60,7 +60,7 @@ STRATEGIES: dict[StrategyName, Strategy] = {
 
 
 def check_candidates(name: StrategyName, candidates: Sequence[Candidate], vocabulary: int) -> None:
-    """Raises Unsupported or BadRequest, naming the field, where a strategy cannot judge these candidates exactly."""
+    """Raises Unsupported or BadRequest, naming the field, if a strategy cannot judge these candidates exactly."""
     strategy = STRATEGIES[name]
     if len(candidates) > strategy.max_candidates:
         raise Unsupported(f"num_candidates: strategy {name} takes {strategy.max_candidates} at most", "candidates")

@@ -1,4 +1,4 @@
-"""`deterministic`: a drafted token is accepted where it equals the target's own draw.
+"""`deterministic`: a drafted token is accepted if it equals the target's own draw.
 
 Whatever was drafted, what comes out are the target's own draws, each a function of the sequence before it, the seed
 and the position: the text does not depend on the drafter (Daliri, Musco and Suresh, 2024). Lossless; at temperature 0

@@ -1,4 +1,4 @@
-"""`threshold`: a drafted token is accepted where its processed probability under the target reaches the threshold.
+"""`threshold`: a drafted token is accepted if its processed probability under the target reaches the threshold.
 
 On rejection, and after a fully accepted draft, the target's own draw follows. Not lossless above temperature 0:
 drafts are favoured.

@@ -13,11 +13,11 @@ _ACCEPTED = "accepted"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of one drafted token, for the log. `position` is absolute; `q` is None where none was sent.
+    """What became of one drafted token, for the log. `position` is absolute; `q` is None if none was sent.
 
     `own` is the target's own draw there. `instead` is the token that takes a rejected one's place, which may be another
-    than `own` (`probabilistic` draws it from the residual distribution); None elsewhere. `p` and `own` are None where
-    the engine tells no more than what is emitted.
+    than `own` (`probabilistic` draws it from the residual distribution); None elsewhere. `p` and `own` are None if
+    the engine reports only what is emitted.
     """
 
     position: int
@@ -74,7 +74,7 @@ def keep_longest(
     """The index of the chain with the longest accepted prefix.
 
     Ties between different prefixes go to the larger `log_probability(chain, length)` of the accepted tokens, then to
-    the lowest index. Where a strategy accepts only what the target draws, as `deterministic`, tied prefixes are equal.
+    the lowest index. If a strategy accepts only what the target draws, as `deterministic`, tied prefixes are equal.
     """
     most = max(num_accepted)
     tied = [chain for chain, accepted in enumerate(num_accepted) if accepted == most]
@@ -87,7 +87,7 @@ def keep_longest(
 class Cut:
     """What is emitted of a round: its tokens, how many of them were drafted, and what ended the text there, if it has.
 
-    `stop_token_id` is the last of `token_ids` where `stop_reason` is "stop_token", else None.
+    `stop_token_id` is the last of `token_ids` if `stop_reason` is "stop_token", else None.
     """
 
     token_ids: list[int]
@@ -109,7 +109,7 @@ def cut_after_stop(token_ids: Sequence[int], num_accepted: int, stop_ids: Collec
 def decisions(
     drafts: Drafts, target: Target, outcome: Judgement, chain: int, rejection: str, stop_ids: Collection[int] = ()
 ) -> list[Decision]:
-    """The decisions on one chain's drafted tokens. `rejection` says why this strategy rejects (Strategy.rejection).
+    """The decisions on one chain's drafted tokens. `rejection` is the strategy's reason to reject (Strategy.rejection).
 
     Nothing is accepted after one of `stop_ids`, which ends the text.
     """
@@ -146,7 +146,7 @@ def emitted_decisions(
     rejection: str,
     stop_ids: Collection[int] = (),
 ) -> list[Decision]:
-    """The same from the tokens emitted at a chain's places, None where one is not known; `position`: the first's."""
+    """The same from the tokens emitted at a chain's places, None if one is not known; `position`: the first's."""
     next_token = emitted[num_accepted]
     reasons = _reasons(chain, num_accepted, next_token, rejection, stop_ids)
     return [

@@ -66,7 +66,7 @@ class TargetRounds:
         return capabilities.model_copy(update={"rounds": ["gateway", "target"], "target_rounds_sampled": self._sampled})
 
     def draft_tokens(self, request: GenerateRequest) -> int:
-        """How many tokens a step may be drafted; 0 where our own plain decoding is to serve the request."""
+        """How many tokens a step may be drafted; 0 if our own plain decoding is to serve the request."""
         speculation = request.speculation
         if speculation is None or not speculation.enabled or not may_be_drafted_for(request.sampling, request.grammar):
             return 0

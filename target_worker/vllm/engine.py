@@ -34,7 +34,7 @@ def load_target(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> VllmTarget:
-    """`on_death(reason)` hears that vLLM's process ended. Raises engines.errors.ModelError."""
+    """`on_death(reason)` is called if vLLM's process ended. Raises engines.errors.ModelError."""
     ours: dict[str, Any] = {"logprobs_mode": "raw_logprobs", "max_logprobs": MAX_LOGPROBS}
     able = capabilities(config, _STRATEGIES)
     drafting: TargetRounds | None = None

@@ -26,7 +26,7 @@ _POLL_SECONDS = 0.02
 class Decoding:
     """One `/v1/generate`: rounds go into `rounds`, their tokens into `emitted`.
 
-    Its coroutines run on the engine's loop. They fail where the rounds stay unread for `stall_seconds`.
+    Its coroutines run on the engine's loop. They fail if the rounds stay unread for `stall_seconds`.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Decoding:
 def steps(begin: int, token_ids: list[int], proposals: Proposals) -> Iterator[tuple[int, list[int]]]:
     """The steps that made these tokens, which follow `begin` others: how many each made, and what was drafted for it.
 
-    vLLM tells the tokens of several steps as one where their reader is late; each step's drafts were proposed at the
+    vLLM reports the tokens of several steps as one if their reader is late; each step's drafts were proposed at the
     length where it began. What was proposed before `begin + len(token_ids)` is taken out of `proposals`.
     """
     end = begin + len(token_ids)

@@ -27,7 +27,7 @@ def judging(strategy: Strategy, drafted: int | None, q: TopK | None) -> dict[str
 
 
 class VerdictProcessor(SamplingProcessor):
-    """Emits at each place the drafted token where the strategy accepts it, else what the strategy emits instead.
+    """Emits at each place the drafted token if the strategy accepts it, else what the strategy emits instead.
 
     vLLM's raw_logprobs are taken before, so that a row of NaN shows as a log-probability of NaN.
     """
@@ -40,8 +40,8 @@ class VerdictProcessor(SamplingProcessor):
         _leave_only(logits, token)
 
     def write_failure(self, logits: Tensor) -> None:
-        # Every token that could be put here may be a right one, and what is told beside it (raw_logprobs) is out of
-        # reach: there is no way to fail this request alone. Places where a grammar permits nothing are refused before
+        # Every token that could be put here may be a right one, and what goes with it (raw_logprobs) is out of reach:
+        # there is no way to fail this request alone. Places at which a grammar permits nothing are refused before
         # they come here (engines/drawing.py), so that a fault of the machine's or our own is left.
         if not bool(logits.log_softmax(-1).isnan().any()):
             raise RuntimeError("no token could be drawn from usable logits")

@@ -1,7 +1,7 @@
 """A verification on vLLM: the target's token after the context and after every drafted token.
 
 Each is a request of one token; what they share is in vLLM's prefix cache. At temperature 0 with nothing that changes
-logits, one request over context and draft tells all: vLLM reports the likeliest tokens at each place of a prompt.
+logits, one request over context and draft is enough: vLLM reports the likeliest tokens at each place of a prompt.
 """
 
 from __future__ import annotations
@@ -89,11 +89,11 @@ class VllmVerification:
         )
 
     async def _by_prompt(self, places: Places) -> dict[int, int]:
-        """The likeliest token by place, from one request; places of which it does not tell are left out.
+        """The likeliest token by place, from one request; places that it does not cover are left out.
 
         Of what vLLM had cached it computed no logits: those entries are whatever lay in memory (Answer.computed_after).
         The last place's token was drawn for certain. Two tokens of one log-probability may have had different logits,
-        or be told in any order.
+        or be reported in any order.
         """
         ids, chain = self._drawing.ids, self._verification.chains[0][: self._drawing.room - 1]
         last = Place(places.rows[len(chain)], more=judging("deterministic", None, None))

@@ -97,9 +97,9 @@ class DraftedSequence:
 
 
 class Sequences:
-    """Those of the requests in the engine's batch. vLLM moves requests between rows, so ids are what tells them.
+    """Those of the requests in the engine's batch. vLLM moves requests between rows, so ids identify them.
 
-    `continued`: whether the step before last made one of the last step's sequences. Where it did not, the engine may
+    `continued`: whether the step before last made one of the last step's sequences. If it did not, the engine may
     have had nothing to do between the two.
     """
 

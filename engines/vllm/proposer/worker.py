@@ -39,7 +39,7 @@ class DraftWorker:
     def __init__(
         self, options: ProposerOptions, why_not: Callable[[Json], str | None], tend: Callable[[], None] = lambda: None
     ) -> None:
-        """`why_not` says of a worker's ModelInfo what makes it of no use, None where it can serve.
+        """`why_not` returns, from a worker's ModelInfo, why it is of no use, None if it can serve.
 
         `tend` is called every few seconds at least, beside the engine.
         """
@@ -75,7 +75,7 @@ class DraftWorker:
         return bool(self._idle)
 
     def draft(self, questions: list[Json], seconds: float) -> list[Json] | None:
-        """An item for each question of `POST /v1/draft/batch`, None where there is no usable answer. Never raises.
+        """An item for each question of `POST /v1/draft/batch`, None if there is no usable answer. Never raises.
 
         A call that fails costs the connection: its answer may yet arrive, and would be taken for the next one's.
         """
@@ -136,7 +136,7 @@ class DraftWorker:
         self._submit(job)
 
     def _submit(self, job: Job | None) -> bool:
-        """False where too much waits already."""
+        """False if too much waits already."""
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
@@ -162,7 +162,7 @@ class DraftWorker:
             connection.close()
 
     def _tend(self) -> None:
-        """See to it that a connection is ready for the engine's step, where a worker can serve."""
+        """See to it that a connection is ready for the engine's step, if a worker can serve."""
         while not self._closed:
             try:
                 self._tend_more()
@@ -175,7 +175,7 @@ class DraftWorker:
             self._wake.clear()
 
     def _drop_unfit(self) -> None:
-        """The idle connection, where the worker closed it or is left alone. (None may be idle: a step uses it.)"""
+        """The idle connection, if the worker closed it or is left alone. (None may be idle: a step uses it.)"""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -218,7 +218,7 @@ class DraftWorker:
         self._wake.set()
 
     def _say(self, url: str, what: str) -> None:
-        """Once, until something else is to be said of this worker."""
+        """Once, until there is something else to log about this worker."""
         if self._said.get(url) != what:
             self._said[url] = what
             logger.warning("Tandem: %s", what)
@@ -234,6 +234,6 @@ def _batch(connection: DraftConnection, questions: list[Json], seconds: float) -
 
 
 def _first_line(failure: Exception) -> str:
-    """What is said of it in the log, where texts of libraries run over many lines and end in ids of requests."""
+    """Its text in the log: libraries' texts run over many lines and end in ids of requests."""
     text = str(failure).strip().partition("\n")[0]
     return text if isinstance(failure, ExchangeFailed) else f"{type(failure).__name__}: {text}"

@@ -41,7 +41,7 @@ FORMATS: dict[str, CallFormat] = {
 
 
 def choose(chat_template: str, model_id: str = "", setting: str = "auto") -> CallFormat | None:
-    """The format that the chat template writes, else the one that the model's name suggests; None where neither says.
+    """The format that the chat template writes, else the one that the model's name suggests; None if neither says.
 
     `setting` names one of FORMATS, or is "auto" or "none". Raises ValueError, naming what there is, for another.
     """

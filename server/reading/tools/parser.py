@@ -226,7 +226,7 @@ class ParsedCall:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """`content` is None where there is none, as OpenAI has it beside tool calls."""
+    """`content` is None if there is none, as OpenAI has it beside tool calls."""
 
     content: str | None
     calls: list[ParsedCall]

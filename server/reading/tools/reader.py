@@ -157,7 +157,7 @@ class CallReader:
 
     @staticmethod
     def _as_text(arguments: Any) -> str | None:
-        """Some models quote the arguments' JSON, some write null where a function has none."""
+        """Some models quote the arguments' JSON, some write null if a function has none."""
         if arguments is None:
             return "{}"
         if isinstance(arguments, dict):
