@@ -11,6 +11,7 @@ import httpx
 from rich.console import Console
 
 from config.roles import Role
+from tandem import ROOT
 from tandem.addresses import is_loopback, service_url
 from tandem.supervisor import ChildService, Supervisor
 from tandem.up_flags import UpSettings
@@ -59,7 +60,8 @@ def services(settings: UpSettings, config: Path | None) -> list[ChildService]:
     file = ["--config", str(config)] if config else []
 
     def service(role: Role, host: str, port: int, port_flag: str, waits_for: str | None = None) -> ChildService:
-        command = (sys.executable, "-m", "tandem", role, *settings.arguments[role], *file)
+        # -P: without the folder of the file, whose modules would be found under their bare names.
+        command = (sys.executable, "-P", str(ROOT / "tandem" / "__main__.py"), role, *settings.arguments[role], *file)
         return ChildService(_LABELS[role], host, port, port_flag, command, waits_for)
 
     return [
