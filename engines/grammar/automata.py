@@ -16,7 +16,7 @@ from engines.grammar.errors import GrammarError
 from engines.grammar.limits import check_time
 
 MAX_STATES = 4_000
-"""After merging; four times as many while building."""
+"""After merging; twice as many while building."""
 
 
 class Language(Protocol):
@@ -143,8 +143,8 @@ def build(expr: Expr, language: Callable[[Atom], Language], alphabet: CharSet = 
             row.append(numbers[after])
         table.append(row)
         check_time()
-        if len(order) > 4 * MAX_STATES:
-            raise GrammarError("takes too large an automaton")
+        if len(order) > 2 * MAX_STATES:
+            raise GrammarError("combines patterns, formats, lengths or values into too large an automaton")
     return _least(table, [accepts(state) for state in order], symbols)
 
 

@@ -30,7 +30,7 @@ _IPV6 = (
 _PERCENT = r"%[0-9A-Fa-f]{2}"
 _PCHAR = rf"(?:[A-Za-z0-9._~!$&'()*+,;=:@-]|{_PERCENT})"
 _USER = rf"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|{_PERCENT})*"
-_HOST = rf"(?:\[{_IPV6}\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|{_PERCENT})*)"
+_HOST = rf"(?:[A-Za-z0-9._~!$&'()*+,;=-]|{_PERCENT})*"
 _AUTHORITY = rf"//(?:{_USER}@)?{_HOST}(?::\d*)?(?:/{_PCHAR}*)*"
 _ABSOLUTE = rf"/(?:{_PCHAR}+(?:/{_PCHAR}*)*)?"
 _QUERY = rf"(?:\?(?:{_PCHAR}|[/?])*)?(?:#(?:{_PCHAR}|[/?])*)?"

@@ -18,7 +18,7 @@ from engines.grammar.schema_reading import Document, with_path
 from engines.grammar.strings import ANY_STRING, character_class, finite, spelled, string_automaton
 
 MAX_RULES = 30_000
-MAX_COUNTED = 1_024
+MAX_COUNTED = 200
 """Characters that a string without other constraints is counted up to; beyond, it holds none that JSON escapes."""
 
 # Free strings may be spelled with every escape that JSON has, but for halves of surrogate pairs alone.

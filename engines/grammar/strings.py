@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeGuard
 
 from engines.grammar.automata import And, Atom, Automaton, Expr, Language, Or, build, matches
 from engines.grammar.charsets import ANY, CharSet
@@ -13,6 +14,7 @@ from engines.grammar.regex_language import RegexLanguage
 from engines.grammar.regex_syntax import Alt, literal, parse
 
 ANY_STRING: Expr = And(())
+MAX_COUNTED_STATES = 2_500
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +70,24 @@ def finite(expr: Expr) -> list[str] | None:
 
 @lru_cache(maxsize=256)
 def string_automaton(expr: Expr) -> Automaton:
-    """Raises GrammarError; its message follows the place."""
+    """Raises GrammarError; its message follows the place.
+
+    Where a pattern or format beside maxLength would take more than MAX_COUNTED_STATES states, fewer characters are
+    allowed than maxLength says: all such strings are valid.
+    """
+    tops = [part for part in expr.parts if _is_most(part)] if isinstance(expr, And) else []
+    rest = tuple(part for part in expr.parts if part not in tops) if isinstance(expr, And) else ()
+    if tops and any(not isinstance(part, Atom) or part.kind in ("pattern", "format") for part in rest):
+        most = min(int(str(part.value)) for part in tops)
+        states = len(string_automaton(And(rest)).edges)
+        if states * most > MAX_COUNTED_STATES:
+            most = min(most, max(1, MAX_COUNTED_STATES // max(1, states)))
+        return build(And((*rest, Atom("most", most))), string_language)
     return build(expr, string_language)
+
+
+def _is_most(expr: Expr) -> TypeGuard[Atom]:
+    return isinstance(expr, Atom) and expr.kind == "most"
 
 
 def any_string(expr: Expr) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import jsonschema
@@ -30,16 +31,34 @@ def write(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Any, seed: in
     bias[0, 0] = 4.0
     for token, token_id in tokenizer.get_vocab().items():
         bias[0, token_id] += 2.0 * (token[0] in LIKELY)
+    written = re.findall(r'"([^"]{1,12})": (?={")', json.dumps(schema))
+    names = [name for name in written if name not in ("properties", "items", "$defs")]
     ids: list[int] = []
     while not state.terminated:
         if len(ids) >= most:
             return None
+        hint = _declared(state, tokenizer, ids, names) if len(ids) > 80 else None
+        if hint is not None:
+            ids = hint
+            continue
         mask = state.masks_along([]).bitmask
         hurry = len(ids) / 40
         logits = torch.randn(1, LOGITS_SIZE, generator=generator) + bias * (1 + hurry)
         ids.append(int(logits.masked_fill(~unpack(mask, logits.shape[-1]), -torch.inf).argmax()))
         state.sync(ids)
     return tokenizer.decode(ids)
+
+
+def _declared(state: GrammarState, tokenizer: Tokenizer, ids: list[int], names: list[str]) -> list[int] | None:
+    """Where a declared property may come, it comes: a random model would hardly hit upon its name among free ones."""
+    for name in names:
+        longer = [*ids, *tokenizer.encode(f', "{name}": ').ids]
+        try:
+            state.sync(longer)
+            return longer
+        except GrammarError:
+            state.sync(ids)
+    return None
 
 
 @pytest.mark.parametrize("block", range(12))
