@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tandem.findings import PromptResult, Report
-from tandem.payoff import Verdict
+from tandem.payoff import Payoff
 
 _UNSTEADY = 1.25
 """Beyond this ratio of what was expected and what was measured, times were not those of one and the same machine."""
@@ -31,7 +31,7 @@ def print_report(report: Report) -> None:
         )
 
 
-def verdict_line(result: PromptResult, verdict: Verdict) -> str:
+def verdict_line(result: PromptResult, verdict: Payoff) -> str:
     """What to expect on one kind of prompt, and why not if it does not pay."""
     measured = f", measured {result.speed_up:.2f}×" if result.speed_up else ""
     if verdict.pays:

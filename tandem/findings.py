@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from tandem.payoff import Costs, Verdict
+from tandem.payoff import Costs, Payoff
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Report:
     draft_tokens: int = 0
     costs: Costs | None = None
     prompts: list[PromptResult] = field(default_factory=list)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, Payoff] = field(default_factory=dict)
 
     @property
     def healthy(self) -> bool:

@@ -61,7 +61,7 @@ class Yield:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Payoff:
     """`speed_up` is expected tokens a second over plain decoding's; `reasons` is empty if it is above 1."""
 
     draft_tokens: int
@@ -97,14 +97,14 @@ def speed_up(costs: Costs, gains: Yield, draft_tokens: int) -> float:
     return gains.tokens(draft_tokens) * costs.step(1) / mean_round
 
 
-def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Verdict:
+def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Payoff:
     """The speed-up to expect, the γ that would be best, and, if it does not pay, why."""
     expected = speed_up(costs, gains, draft_tokens)
     best = max(range(1, MAX_DRAFT_TOKENS + 1), key=lambda gamma: speed_up(costs, gains, gamma))
     best_speed_up = speed_up(costs, gains, best)
     plain = costs.step(1)
     tokens = gains.tokens(draft_tokens)
-    return Verdict(
+    return Payoff(
         draft_tokens=draft_tokens,
         tokens_a_round=tokens,
         round_ms=tokens * plain / expected,

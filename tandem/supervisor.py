@@ -27,7 +27,7 @@ SAME_SIGNAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ChildService:
     """One process to run and the address of its /ready; `port_flag` is the flag that moves it elsewhere.
 
     `waits_for` is shown until it is ready, if that is clearer to a person than what /ready reports.
@@ -41,14 +41,14 @@ class Service:
     waits_for: str | None = None
 
 
-class Failure(Exception):
+class StartFailure(Exception):
     """The set cannot run (on); the message has the reason."""
 
 
 class Supervisor:
     def __init__(
         self,
-        services: Sequence[Service],
+        services: Sequence[ChildService],
         console: Console,
         *,
         log_dir: Path | None = None,
@@ -83,7 +83,7 @@ class Supervisor:
                     self._check_alive()
             self._console.print("Stopping …")
             return 0
-        except (Failure, OSError) as error:
+        except (StartFailure, OSError) as error:
             self._console.print(f"tandem: {error}", markup=False, soft_wrap=True)
             self._drain_seconds = min(self._drain_seconds, DRAIN_SECONDS_AFTER_A_DEATH)
             return 1
@@ -128,7 +128,7 @@ class Supervisor:
             while waiting and not self._stop.wait(POLL_SECONDS):
                 self._check_alive()
                 if time.monotonic() > deadline:
-                    raise Failure(f"not ready after {timeout:g} seconds: {', '.join(waiting)}")
+                    raise StartFailure(f"not ready after {timeout:g} seconds: {', '.join(waiting)}")
                 for label, service in list(waiting.items()):
                     is_ready, detail = readiness(client, service)
                     self._progress.show(label, "ready" if is_ready else detail, done=is_ready)
@@ -139,10 +139,10 @@ class Supervisor:
     def _check_alive(self) -> None:
         for child in self._children:
             if child.exit_code() is not None:
-                raise Failure(child.obituary())
+                raise StartFailure(child.obituary())
 
 
-def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
+def readiness(client: httpx.Client, service: ChildService) -> tuple[bool, str]:
     """Whether it is ready, and if not what it reports to be doing."""
     try:
         answer = client.get(f"{service_url(service.host, service.port)}/ready")
@@ -156,10 +156,10 @@ def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
         return False, f"not ready (HTTP {answer.status_code})"
 
 
-def refuse_taken_port(service: Service) -> None:
-    """Raises Failure, before anything is loaded, if the port cannot be used."""
+def refuse_taken_port(service: ChildService) -> None:
+    """Raises StartFailure, before anything is loaded, if the port cannot be used."""
     if fault := listening_fault(service.host, service.port):
-        raise Failure(
+        raise StartFailure(
             f"port {service.port} on {service.host}, for the {service.label}, cannot be used "
             f"({fault}): free it, or choose another with {service.port_flag}"
         )

@@ -11,8 +11,9 @@ import httpx
 from rich.console import Console
 
 from config.roles import Role
+from tandem import ROOT
 from tandem.addresses import is_loopback, service_url
-from tandem.supervisor import Service, Supervisor
+from tandem.supervisor import ChildService, Supervisor
 from tandem.up_flags import UpSettings
 
 _LABELS: dict[Role, str] = {"target": "target", "draft": "draft", "serve": "gateway"}
@@ -54,13 +55,14 @@ def warn_if_public(settings: UpSettings, console: Console) -> None:
             )
 
 
-def services(settings: UpSettings, config: Path | None) -> list[Service]:
+def services(settings: UpSettings, config: Path | None) -> list[ChildService]:
     """The three processes, workers first."""
     file = ["--config", str(config)] if config else []
 
-    def service(role: Role, host: str, port: int, port_flag: str, waits_for: str | None = None) -> Service:
-        command = (sys.executable, "-m", "tandem", role, *settings.arguments[role], *file)
-        return Service(_LABELS[role], host, port, port_flag, command, waits_for)
+    def service(role: Role, host: str, port: int, port_flag: str, waits_for: str | None = None) -> ChildService:
+        # -P: without the folder of the file, whose modules would be found under their bare names.
+        command = (sys.executable, "-P", str(ROOT / "tandem" / "__main__.py"), role, *settings.arguments[role], *file)
+        return ChildService(_LABELS[role], host, port, port_flag, command, waits_for)
 
     return [
         service("target", settings.target.host, settings.target.port, "--target-port"),

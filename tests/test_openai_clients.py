@@ -61,7 +61,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stack(target: Path) -> Iterator[Stack]:
+def stack(bitwise: None, target: Path) -> Iterator[Stack]:
     with running_stack(target, truncate_model(target, target.parent / "draft", layers=2)) as stack:
         yield stack
 

@@ -21,7 +21,7 @@ RECORD = {
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = make_tiny_model(tmp_path_factory.mktemp("models") / "target", layers=3, context_length=512)
     with running_stack(folder) as stack:
         yield stack

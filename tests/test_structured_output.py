@@ -43,7 +43,7 @@ AT_ONCE = 8
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("models")
     target = make_tiny_model(folder / "target", layers=3, context_length=512)
     with running_stack(target, truncate_model(target, folder / "draft", layers=2)) as stack:

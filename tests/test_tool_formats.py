@@ -64,7 +64,7 @@ def form(request: pytest.FixtureRequest) -> Format:
 
 
 @pytest.fixture(scope="module")
-def stack(form: Format, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(bitwise: None, form: Format, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = make_tiny_model(tmp_path_factory.mktemp("models"), context_length=1024, vocabulary=448)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": [form.mark]}, replace_extra_special_tokens=False)

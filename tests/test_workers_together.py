@@ -76,7 +76,7 @@ async def started(folder: Path) -> AsyncIterator[tuple[Target, Drafter]]:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with asyncio.Runner() as events:
         both = started(tmp_path_factory.mktemp("models"))
         target, drafter = events.run(both.__aenter__())

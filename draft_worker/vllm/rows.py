@@ -47,7 +47,7 @@ def write_failure(logits: Tensor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DrawnToken:
     """`second` is −1 and `gap` +inf if no runner-up was asked for, or there is none."""
 
     token: int
@@ -56,7 +56,7 @@ class Told:
     q: TopK | None
 
 
-def read(token: int, entries: Logprobs, wants_q: bool) -> Told:
+def read(token: int, entries: Logprobs, wants_q: bool) -> DrawnToken:
     """What the processor reported of a drawn token. Raises EngineFailure if it could not draw."""
     values = {token_id: entry.logprob for token_id, entry in entries.items() if entry.logprob > -math.inf}
     marked = values.pop(token, _FAILED)
@@ -66,8 +66,8 @@ def read(token: int, entries: Logprobs, wants_q: bool) -> Told:
         ids, logprobs = [token, *values], [1.0 - 1.0 / marked, *values.values()]
         order = sorted(range(len(ids)), key=lambda place: (-logprobs[place], ids[place]))
         q = TopK(token_ids=[ids[place] for place in order], logprobs=[logprobs[place] for place in order])
-        return Told(token, -1, math.inf, q)
+        return DrawnToken(token, -1, math.inf, q)
     if values:
         ((second, gap),) = values.items()
-        return Told(token, second, -gap, None)
-    return Told(token, -1, math.inf, None)
+        return DrawnToken(token, second, -gap, None)
+    return DrawnToken(token, -1, math.inf, None)

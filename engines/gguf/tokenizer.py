@@ -170,12 +170,13 @@ def _add_tokens(backend: Any, tokens: list[str], types: list[int], *, rstrip: bo
     from tokenizers import AddedToken
 
     before = backend.get_vocab_size()
+    added: list[AddedToken] = []
     for token, kind in zip(tokens, types, strict=False):
         if kind not in (_CONTROL, _USER_DEFINED) or not token:
             continue
         takes = rstrip and kind == _CONTROL and token not in ("<unk>", "<s>", "<|endoftext|>")
-        added = AddedToken(token, special=kind == _CONTROL, normalized=False, rstrip=takes)
-        (backend.add_special_tokens if kind == _CONTROL else backend.add_tokens)([added])
+        added.append(AddedToken(token, special=kind == _CONTROL, normalized=False, rstrip=takes))
+    backend.add_tokens(added)  # all at once: each call builds the search anew, and some files have thousands
     if backend.get_vocab_size() != before:
         raise ModelError("its GGUF vocabulary has special tokens that it spells in two ways")
 

@@ -13,8 +13,9 @@ from safetensors import SafetensorError
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
 from engines.models import ModelFiles, weight_files
-from engines.torch.batch_invariant import check_environment, make_batch_invariant, self_check
-from engines.torch.linear import serve_few_rows
+from engines.runtime.rows import Row
+from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
+from engines.torch.linear import pack_linear_layers, packed_head_bytes
 from engines.torch.memory import cache_shape, check_fits, slots_within, weight_bytes
 from engines.torch.quantization import check_quantization
 from engines.torch.runner import Runner
@@ -68,14 +69,13 @@ def load_runner(
         check_quantization(files.folder, config)
         shape = cache_shape(config)
         slots = slots_within(kv_memory_bytes, shape, length, kind) if num_slots is None else num_slots
-        check_fits(weight_bytes(files.folder, kind), shape, slots, length, kind, place)
+        weights = weight_bytes(files.folder, kind) + packed_head_bytes(config, kind, place)
+        check_fits(weights, shape, slots, length, kind, place)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
     model = _load(files, kind, place, allow_pickle_weights)
     if batch_invariant:
         make_batch_invariant(model)
-    else:
-        serve_few_rows(model)
     try:
         runner = Runner(model, slots, length, batch_invariant=batch_invariant)
     except ModelError as error:
@@ -83,8 +83,9 @@ def load_runner(
     except Exception as error:  # whatever code of this model does not expect attention over slots
         kind = config.get_text_config().model_type
         raise ModelError(f"{files.id}: {kind} can't be run with Tandem's attention: {error}") from error
+    pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
     if batch_invariant:
-        self_check(runner, prefill_chunk_tokens)
+        settle_padding(runner, prefill_chunk_tokens)
     return runner
 
 
@@ -121,7 +122,7 @@ def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
         engine=f"torch-{torch.__version__} transformers-{transformers.__version__}",
         dtype=str(runner.dtype),
         device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        numerics=f"{numerics} batch_invariant={runner.batch_invariant}",
+        numerics=f"{numerics} batch_invariant={runner.batch_invariant} padding={runner.padding}",
     )
 
 

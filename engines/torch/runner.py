@@ -12,6 +12,7 @@ from engines.runtime.rows import Row, check_path, check_rows
 from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
 from engines.torch.kv_cache import CacheShape, KeyValueCache
+from engines.torch.padding import Padding
 
 __all__ = ["Row", "Runner"]
 
@@ -23,7 +24,8 @@ class Runner:
 
     The model is changed in place. `slot_length` is the most tokens a sequence may have. Not for use from several
     threads at once. With `batch_invariant` a token's logits have the same bits whatever pass computed them, where the
-    process's environment and the model allow it (engines.torch.batch_invariant prepares the model and checks).
+    process's environment and the model allow it (engines.torch.batch_invariant prepares the model, finds
+    the padding and checks).
 
     Raises:
         UnsupportedAttention: if the model's attention is not plain causal attention.
@@ -48,9 +50,17 @@ class Runner:
         bucket = INVARIANT_BUCKET if batch_invariant else 1
         padded_length = -(-slot_length // bucket) * bucket
         self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
-        self.row_multiple = _row_multiple(self.dtype) if batch_invariant else 1
-        self._builder = BatchBuilder(self.cache, group, slot_length, bucket=bucket, multiple=self.row_multiple)
+        self._builder = BatchBuilder(self.cache, group, slot_length, bucket=bucket)
         self._latest: Batch | None = None
+
+    @property
+    def padding(self) -> Padding:
+        """What passes are filled up to: nothing, until bitwise mode finds that this machine needs it."""
+        return self._builder.padding
+
+    @padding.setter
+    def padding(self, padding: Padding) -> None:
+        self._builder.padding = padding
 
     def forward(self, rows: Sequence[Row]) -> list[Tensor]:
         """One pass over all rows.
@@ -128,12 +138,3 @@ class Runner:
             raise UnsupportedAttention("layers differ in the shape of their keys and values")
         heads, key_dim, value_dim = probe.shapes[0]
         return CacheShape(layers, heads, key_dim, value_dim), probe.heads[0] // heads
-
-
-def _row_multiple(dtype: torch.dtype) -> int:
-    """Rows that batch-invariant passes are padded to a multiple of.
-
-    oneDNN's bfloat16 products share rows out evenly to threads, and a thread computes an odd last row with other code
-    (measured: every difference was at such a row, none with an even number of rows, four or more in all, a thread).
-    """
-    return 1 if dtype == torch.float32 else 4 * torch.get_num_threads()

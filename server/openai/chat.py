@@ -30,7 +30,7 @@ from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
 from server.openai.plan import Plan, served
 from server.openai.serve import CompletionStream, answer
-from server.reading.together import AnswerReading, Event, Thought
+from server.reading.together import AnswerReading, Event, ThoughtText
 from server.reading.tools.parser import CallArguments, CallStart, Content, collect
 from server.text.choice import Delta
 
@@ -81,7 +81,7 @@ def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> Base
 def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta]) -> ChatChoice:
     reader = reading.reader()
     events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish()]
-    parsed = collect([event for event in events if not isinstance(event, Thought)])
+    parsed = collect([event for event in events if not isinstance(event, ThoughtText)])
     message = ChatMessage(role="assistant", content=parsed.content, refusal=None)
     if parsed.calls:
         message.tool_calls = [
@@ -91,7 +91,7 @@ def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta])
     elif parsed.content is None:
         message.content = ""
     if reading.thought is not None:
-        message.reasoning_content = "".join(event.text for event in events if isinstance(event, Thought)) or None
+        message.reasoning_content = "".join(event.text for event in events if isinstance(event, ThoughtText)) or None
     last = deltas[-1]
     return ChatChoice(
         index=index,
@@ -175,7 +175,7 @@ def chat_delta(event: Event) -> ChatDelta:
     match event:
         case Content():
             return ChatDelta(content=event.text)
-        case Thought():
+        case ThoughtText():
             return ChatDelta(reasoning_content=event.text)
         case CallStart():
             function = FunctionDelta(name=event.name, arguments="")

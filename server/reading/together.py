@@ -12,13 +12,13 @@ from server.reading.tools.parser import CallArguments, CallStart, Content, ToolP
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ThoughtText:
     """Text of the model's thought."""
 
     text: str
 
 
-Event = Thought | Content | CallStart | CallArguments
+Event = ThoughtText | Content | CallStart | CallArguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class AnswerReader:
         return events
 
     def _read(self, split: Split) -> list[Event]:
-        events: list[Event] = [Thought(split.reasoning)] if split.reasoning else []
+        events: list[Event] = [ThoughtText(split.reasoning)] if split.reasoning else []
         if split.content and self._parser is not None:
             events += self._permitted(self._parser.feed(split.content))
         elif split.content:

@@ -38,7 +38,7 @@ GARBAGE = ["bad_ids", "negative_ids", "nan", "lengths", "html", "huge", "error",
 
 
 @pytest.fixture(scope="module")
-def rig(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with Stack(tmp_path_factory.mktemp("logs-faults")) as stack:
         workers = {**BITWISE, "slots": 8, "threads": 1}
         targets = (stack.target(tiny_model, "target-a", **workers), stack.target(tiny_model, "target-b", **workers))

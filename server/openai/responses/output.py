@@ -25,7 +25,7 @@ from server.openai.responses.answers import (
     TextDone,
 )
 from server.openai.responses.items import Status
-from server.reading.together import Event, Thought
+from server.reading.together import Event, ThoughtText
 from server.reading.tools import parser
 
 
@@ -50,7 +50,7 @@ class Output:
             match event:
                 case parser.Content():
                     told += self._text(event.text)
-                case Thought():
+                case ThoughtText():
                     told += self._thought(event.text)
                 case parser.CallStart():
                     told += self._start_call(event)

@@ -14,8 +14,10 @@ import transformers
 from engines.errors import ModelError
 from engines.gguf.convert import CONVERSION, convert_gguf
 from engines.models import resolve_model
+from engines.tokenizer import load_tokenizer, tokenizer_info
 from engines.torch.loader import load_runner
 from engines.torch.runner import Row
+from server.text.tokenizer import TextTokenizer
 from tests.engines.gguf.gguf_files import (
     VOCABULARY,
     Keys,
@@ -200,6 +202,17 @@ def test_no_gguf_file_and_a_truncated_one(tmp_path: Path, cache: Path, keys: Key
     for content in (b"", b"GG", b"no GGUF file at all", b"<!DOCTYPE html>"):
         file.write_bytes(content)
         refuse(file, "cut.gguf is no GGUF file", cache)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_the_gateway_is_told_of_bos(asked: bool, tmp_path: Path, keys: Keys, tensors: Tensors) -> None:
+    """What /v1/completions encodes with, after the converted folder was saved and read again."""
+    changed = {**keys, "tokenizer.ggml.add_bos_token": asked}
+    files = resolve_model(str(write(tmp_path / "tiny.gguf", changed, tensors)))
+    info = tokenizer_info(files, load_tokenizer(files), stop_ids=[], logits_size=VOCABULARY, context_length=64)
+    tokenizer = TextTokenizer(info)
+    plain = tokenizer.encode("the", add_special_tokens=False)
+    assert tokenizer.encode("the", add_special_tokens=True) == ([0, *plain] if asked else plain)
 
 
 def test_conversions_of_another_way_are_not_used(

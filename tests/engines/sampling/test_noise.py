@@ -186,3 +186,11 @@ def test_one_flipped_input_bit_flips_half_the_output_bits() -> None:
         for bit in range(64):
             flipped[bit] += difference >> bit & 1
     assert all(abs(count / trials - 0.5) < 5 * 0.5 / math.sqrt(trials) for count in flipped)
+
+
+def test_no_choice_of_a_seed_is_a_choice_of_a_neighbouring_one() -> None:
+    """As it would be were the index added to the seed: choice 1 of seed 7 would be choice 0 of seed 8."""
+    assert noise.mix_choice(7, 1) != noise.mix_choice(8, 0)
+    mixed = [noise.mix_choice(seed, choice) for seed in range(-64, 64) for choice in range(32)]
+    assert len(set(mixed)) == len(mixed)
+    assert noise.mix_choice(7, 2) - noise.mix_choice(7, 1) != noise.mix_choice(7, 3) - noise.mix_choice(7, 2)

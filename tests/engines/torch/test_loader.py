@@ -56,6 +56,7 @@ def files(tmp_path: Path) -> ModelFiles:
     return ModelFiles("tiny", make_tiny_model(tmp_path / "tiny", layers=1))
 
 
+@pytest.mark.usefixtures("bitwise")
 def test_load_and_fingerprint(files: ModelFiles) -> None:
     runner = load_runner(files, num_slots=2, device="cpu")
     assert (runner.num_slots, runner.slot_length, runner.vocab_size) == (2, 512, 384)

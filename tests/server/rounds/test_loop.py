@@ -411,3 +411,54 @@ def test_a_streams_first_answer_is_no_measure_of_plain_decoding(monkeypatch: pyt
             assert len(observed) == len(rounds) - 1 > 0
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("choice", [0, 1, 5])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_both_workers_are_told_the_choice_and_the_salt(choice: int, enabled: bool) -> None:
+    """In every call: each choice of a request has noise of its own, each salt a memory of its own."""
+
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        async with fleet_over([target], [draft]) as fleet:
+            await collect(fleet, replace(request(enabled=enabled), choice_index=choice, cache_salt="mine"))
+        assert bool(draft.calls) == enabled
+        for _, call in (*target.calls, *draft.calls):
+            assert (call.choice_index, call.cache_salt) == (choice, "mine")
+
+    asyncio.run(main())
+
+
+def test_a_draft_cut_short_by_a_stop_token_of_the_drafters_own_is_whole(observed: Observed) -> None:
+    """A draft model may end texts by tokens that do not end the target's."""
+
+    async def main() -> None:
+        draft = FakeWorker("draft")
+        own = draft.model
+        draft.model = lambda: {**own(), "stop_token_ids": [7]}  # type: ignore[method-assign]
+        draft.faults.extend([None, None, drafting([48, 7])])
+        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
+            assert tokens(await collect(fleet, request(draft_tokens=4))) == expected()
+
+    asyncio.run(main())
+    second = observed.outcomes[1]
+    assert (second.asked, second.drafted, second.accepted) == (4, 4, 0)
+    assert len(observed.draft_times) == len(observed.outcomes) - 1
+
+
+@pytest.mark.parametrize("max_tokens", [2, 3, 5, 9, 12])
+def test_no_draft_is_as_long_as_what_remains(max_tokens: int) -> None:
+    """The last token is the target's own: a draft for it would be computed for nothing."""
+
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+            rounds = await collect(fleet, request(max_tokens, draft_tokens=8))
+        assert tokens(rounds) == expected(max_tokens)
+        asked = [call for _, call in draft.calls if call.draft_tokens]
+        assert asked or max_tokens == 2
+        for call in (*asked, *(call for path, call in target.calls if path == "/v1/verify" and call.candidates)):
+            drafted = len(call.candidates[0].token_ids) if hasattr(call, "candidates") else call.draft_tokens
+            assert drafted < call.max_tokens
+
+    asyncio.run(main())

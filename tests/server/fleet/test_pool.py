@@ -1,16 +1,10 @@
-"""Breaker, budget, pool, sequence, vocabulary: each by itself."""
+"""The pool, and vocabularies: each by itself."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from basics.breaker import Breaker
-from protocol.hashing import PrefixHashes
 from protocol.messages import TokenizerInfo
 from server.fleet.client import WorkerClient
 from server.fleet.compatibility import differences
@@ -18,29 +12,8 @@ from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
 from server.fleet.transport import Transport
 from server.fleet.worker import Worker
-from server.rounds.recovery import RetryBudget
 from server.rounds.sequence import TokenSequence
-from serving.tasks import TaskOwner
 from testing.fakes.worker import FakeWorker
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def test_retry_budget() -> None:
-    clock = Clock()
-    budget = RetryBudget(capacity=2, per_success=0.5, per_second=1.0, clock=clock)
-    assert [budget.take() for _ in range(3)] == [True, True, False]
-    budget.success()
-    budget.success()
-    assert [budget.take() for _ in range(2)] == [True, False]
-    clock.now = 100.0
-    assert [budget.take() for _ in range(3)] == [True, True, False]
 
 
 def pool_of(count: int) -> tuple[Pool, list[Worker]]:
@@ -83,18 +56,6 @@ def test_a_chat_goes_back_to_where_it_was_read_unless_that_is_busy() -> None:
     assert pool.pick(anything, second.prefixes()) is one
 
 
-@given(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=300), st.data())
-def test_contexts_are_what_a_worker_can_check(ids: list[int], data: st.DataObject) -> None:
-    cut = data.draw(st.integers(1, len(ids)))
-    start = data.draw(st.integers(0, len(ids)))
-    sequence = TokenSequence(ids[:cut], "salt")
-    sequence.append(ids[cut:])
-    hashes = PrefixHashes("salt")
-    hashes.extend(ids)
-    context = sequence.context(start)
-    assert (context.start, context.token_ids, context.prefix_hash) == (start, ids[start:], hashes.at(start))
-
-
 def tokenizer(change: Callable[[list[str]], None]) -> TokenizerInfo:
     worker = FakeWorker("target")
     change(worker.tokens)
@@ -114,29 +75,3 @@ def test_vocabulary_differences_in_words() -> None:
     assert "id 50: target has none, draft 'more'" in text
     text = differences(target, tokenizer(lambda tokens: tokens.__setitem__(slice(None), [f"x{i}" for i in range(50)])))
     assert "and 47 more ids differ" in text
-
-
-def test_background_tasks_end_with_their_owner() -> None:
-    async def main() -> None:
-        tasks = TaskOwner()
-        never = tasks.start(asyncio.sleep(100))
-        soon = tasks.start(asyncio.sleep(0))
-        await tasks.close(0.05)
-        assert never.cancelled()
-        assert soon.done()
-        assert len(tasks) == 0
-
-    asyncio.run(main())
-
-
-def test_a_failed_background_task_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    async def fail() -> None:
-        raise ValueError("on purpose")
-
-    async def main() -> None:
-        tasks = TaskOwner()
-        tasks.start(fail())
-        await tasks.close(1.0)
-
-    asyncio.run(main())
-    assert "on purpose" in caplog.text
