@@ -16,6 +16,7 @@ from draft_worker.engine import Drafted, DraftEngine, capabilities
 from draft_worker.grammars import SessionGrammars
 from draft_worker.memory import AnswerMemory
 from draft_worker.metrics import DraftMetrics
+from draft_worker.segment import LONGEST_MATCH
 from protocol.errors import EngineFailure
 from protocol.messages import (
     MAX_TOKENS_PER_MESSAGE,
@@ -28,6 +29,9 @@ from protocol.messages import (
 )
 from worker.session import Session
 from worker.sessions import SessionTable
+
+_PIECE = 4_096
+"""Tokens that are remembered at once; an answer's pieces overlap, so that a match goes on from one to the next."""
 
 
 class DraftService:
@@ -87,7 +91,10 @@ class DraftService:
     async def remember(self, request: RememberRequest) -> RememberResponse:
         """An answer as it ended, to be drafted from later."""
         if self.memory is not None:
-            self.memory.add(request.history, request.token_ids)
+            for start in range(0, len(request.token_ids), _PIECE):
+                begin = max(0, start - LONGEST_MATCH)
+                self.memory.add(request.history, request.token_ids[begin : start + _PIECE])
+                await asyncio.sleep(0)  # others are served meanwhile
         return RememberResponse(remembered=self.memory is not None)
 
     async def delete(self, session_id: str) -> None:

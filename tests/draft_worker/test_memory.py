@@ -52,7 +52,7 @@ def test_a_longer_match_that_is_sure_beats_what_is_frequent() -> None:
 
 
 def test_the_draft_grows_with_the_match() -> None:
-    answer = list(range(200))
+    answer = list(range(60))
     memory = memory_of(answer)
     assert len(after(memory, [*answer[:3]], tokens=32) or []) == 12
     assert len(after(memory, [*answer[:8]], tokens=32) or []) == 32
@@ -96,7 +96,7 @@ def test_every_match_is_found_with_its_length(answers: list[list[int]], context:
 
 
 def test_it_takes_no_more_than_it_may_and_the_least_recently_used_goes() -> None:
-    most = 2**20
+    most = 2**18
     memory = AnswerMemory(most)
     used = [1, 2, 3, 4, 5]
     memory.add("used", used)
