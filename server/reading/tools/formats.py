@@ -87,7 +87,7 @@ FORMATS: dict[str, CallFormat] = {
         ),
         # GLM-4.5 and later: <tool_call>name\n<arg_key>…</arg_key>\n<arg_value>…</arg_value>\n</tool_call>
         CallFormat("glm", "<tool_call>", "</tool_call>", style="pairs"),
-        # Qwen3-Coder, Qwen3.5: <tool_call>\n<function=name>\n<parameter=key>\n…\n</parameter>\n</function>\n</tool_call>
+        # Qwen3-Coder, Qwen3.5: <tool_call>\n<function=name>\n<parameter=key>\n…\n</parameter>\n</function>…
         CallFormat("qwen3_coder", "<tool_call>", "</tool_call>", style="parameters"),
         # Gemma 4: <|tool_call>call:name{key:<|"|>text<|"|>,key:1}<tool_call|>
         CallFormat("gemma4", "<|tool_call>", "<tool_call|>", style="braces", quote='<|"|>'),
@@ -99,7 +99,7 @@ FORMATS: dict[str, CallFormat] = {
         CallFormat("granite", "<|tool_call|>", "", array=True, also=("<tool_call>",)),
         # Phi-4-mini: <|tool_call|>[{"name": …, "arguments": {…}}]<|/tool_call|>, and functools[…]
         CallFormat("phi4_mini", "<|tool_call|>", "<|/tool_call|>", array=True, also=("functools",)),
-        # Command R7B, Command A: <|START_ACTION|>[{"tool_call_id": "0", "tool_name": …, "parameters": {…}}]<|END_ACTION|>
+        # Command R7B, A: <|START_ACTION|>[{"tool_call_id": "0", "tool_name": …, "parameters": {…}}]<|END_ACTION|>
         CallFormat(
             "command_a", "<|START_ACTION|>", "<|END_ACTION|>", arguments="parameters", name_key="tool_name",
             array=True, hidden=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),

@@ -14,7 +14,7 @@ from server.reading.tools.formats import CallFormat
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text that is no part of a call."""
+    """Text that is not part of a call."""
 
     text: str
 
@@ -61,7 +61,7 @@ class ToolParser:
         self._functions = functions
         self._new_id = new_id
         self._openers = tuple(filter(None, (form.opener, *form.also)))
-        self._begin, self._end = form.section or (None, None)
+        self._begin, self._end = form.section or ("", "")
         self._where: Literal["start", "text", "section", "opened", "call", "after", "closing"]
         self._where = "start" if form.bare else "text"
         self._listed = False  # whether calls stand in a list
