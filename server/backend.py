@@ -50,6 +50,19 @@ class Round:
     num_candidates: int = 0
     cached_tokens: int | None = None
     timings: RoundTimings = field(default_factory=RoundTimings)
+    parts: tuple[tuple[str, int], ...] = ()
+    """Of a draft that several drafters made: how many tokens each, in their order."""
+
+    def by_source(self, accepted: int) -> list[tuple[str | None, int, int]]:
+        """(source, drafted, accepted) of each drafter, if the first `accepted` draft tokens are."""
+        found: list[tuple[str | None, int, int]] = []
+        place = 0
+        for source, tokens in self.parts or ((self.source, self.num_drafted),):
+            drafted = min(tokens, self.num_drafted - place)
+            if drafted > 0:
+                found.append((source, drafted, min(max(accepted - place, 0), drafted)))
+            place += tokens
+        return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,8 +135,9 @@ class SequenceMetrics:
             source = metrics.source_label(round.source)
             accepted = choice.counts.step_accepted[-1]
             metrics.drafts.labels(source).inc()
-            metrics.draft_tokens.labels(source).inc(round.num_drafted)
-            metrics.accepted.labels(source).inc(accepted)
+            for part, drafted, kept_of_it in round.by_source(accepted):
+                metrics.draft_tokens.labels(metrics.source_label(part)).inc(drafted)
+                metrics.accepted.labels(metrics.source_label(part)).inc(kept_of_it)
             for position in range(accepted):
                 metrics.accepted_per_pos.labels(position).inc()
         if choice.finish_reason is not None:
