@@ -246,7 +246,7 @@ class DraftSide:
             "candidate_top_p": speculation.candidate_top_p,
             "want_q": self._needs_q and draft_tokens > 0,
             "prediction": Prediction(token_ids=prediction) if prediction is not None else None,
-            "history": self._history if info is not None and info.capabilities.history else None,
+            "history": self._history if chooses and info is not None and info.capabilities.history else None,
         }
 
     def _fits(self, draft_tokens: int) -> bool:
