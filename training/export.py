@@ -1,0 +1,74 @@
+"""The trained draft as a folder: `draft.json`, `config.json`, `draft.safetensors`; the target's own parts are not in it.
+
+Matrices are int8 with one float32 scale a row (row = int8 · scale), or float32 or bfloat16 as asked; everything else is
+float32. `kept_ids` (int32, ascending) are the ids of a cut head's rows, absent where the head is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+FORMAT = 1
+WEIGHTS = "draft.safetensors"
+DESCRIPTION = "draft.json"
+KEPT = "kept_ids"
+SCALE = ".scale"
+
+Precision = Literal["int8", "bfloat16", "float32"]
+
+
+def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 [rows, columns] and float32 scales [rows] of a float matrix, by each row's largest value."""
+    scale = weight.float().abs().amax(dim=1).clamp(min=1e-12) / 127
+    return (weight.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
+
+
+def write_draft(
+    folder: Path,
+    *,
+    weights: Mapping[str, Tensor],
+    kept: Tensor | None,
+    config: Any,
+    target: str,
+    embeddings: Tensor,
+    layers: Sequence[int],
+    precision: Precision = "int8",
+) -> None:
+    """Write a student's own weights, and whose embeddings and head it needs (told by the hash of the embeddings)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, Tensor] = {}
+    for name, value in weights.items():
+        value = value.detach().cpu().float()
+        if value.dim() != 2 or precision == "float32":
+            tensors[name] = value.contiguous()
+        elif precision == "bfloat16":
+            tensors[name] = value.bfloat16().contiguous()
+        else:
+            tensors[name], tensors[name + SCALE] = quantised(value)
+    if kept is not None:
+        tensors[KEPT] = kept.cpu().to(torch.int32)
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    config.save_pretrained(folder)
+    description = {
+        "format": FORMAT,
+        "target": target,
+        "embeddings_sha256": tensor_hash(embeddings),
+        "target_layers": list(layers),
+        "precision": precision,
+        "output_ids": None if kept is None else len(kept),
+    }
+    (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+
+
+def tensor_hash(values: Tensor) -> str:
+    """sha256 of a tensor's values as little-endian bfloat16: the same for a model loaded in any precision above it."""
+    data = values.detach().cpu().bfloat16().contiguous().view(torch.int16).numpy().astype("<i2").tobytes()
+    return hashlib.sha256(data).hexdigest()
