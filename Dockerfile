@@ -12,7 +12,8 @@ RUN useradd --create-home --uid 10001 tandem && install -d -o tandem -g tandem /
 ENV XDG_CACHE_HOME=/cache
 WORKDIR /build
 # The dependencies first, without the sources: a change of code does not fetch torch again.
-COPY pyproject.toml README.md ./
+COPY pyproject.toml README.md LICENSE ./
+COPY tandem/__init__.py tandem/
 
 FROM base AS gateway
 RUN pip install ${PIP_ARGS} .

@@ -11,7 +11,7 @@ BIN := $(VENV)/bin
 # Python is to keep the modules it compiles: the tests start many processes, each of which would take 10 s for torch alone.
 export PYTHONDONTWRITEBYTECODE :=
 ARGS ?=
-VLLM_TESTS ?= tests/vllm
+VLLM_TESTS ?= tests/vllm/real
 # The first Python at hand that is new enough; PYTHON=… chooses another.
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)

@@ -4,7 +4,7 @@
     python -m benchmarks.acceptance --target FOLDER --draft FOLDER --strategies threshold greedy --draft-tokens 5
 
 γ and N are fixed, adaptation off. All strategies get the same prompts and seeds. What was measured is kept in
-results/acceptance.json, by prompt: a run that was stopped goes on where it was, and runs over some of the cells add up.
+results/acceptance.json, by prompt: a run that was stopped is resumed, and runs over some of the cells add up.
 Rates are of all prompts' tokens together; their standard errors are those of a ratio over prompts.
 """
 
@@ -17,19 +17,19 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from basics.names import STRATEGIES
 from benchmarks import report
-from benchmarks.client import ApiFailure, Client
-from benchmarks.processes import Stack
-from benchmarks.prompts import human_eval
+from testing.client import ApiFailure, Client
+from testing.processes import Stack
+from testing.prompts import human_eval
 
 TEMPERATURES = (0.0, 0.7, 1.0)
-STRATEGIES = ("deterministic", "probabilistic", "threshold", "greedy")
 DRAFT_TOKENS = (3, 5, 8)
 CANDIDATES = (1, 3)
 
 
 def cells() -> list[dict[str, Any]]:
-    """γ at N = 1 for every strategy, and N at γ = 5 where it is lossless.
+    """γ at N = 1 for every strategy, and N at γ = 5 if it is lossless.
 
     At temperature 0 one token is left of each distribution: all strategies accept the same, and one stands for them.
     """
@@ -81,7 +81,7 @@ def measure(client: Client, cell: dict[str, Any], prompt: str, seed: int, tokens
 def ratio(parts: Sequence[float], wholes: Sequence[float]) -> tuple[float, float]:
     """Σ parts / Σ wholes, and its standard error over the pairs (Cochran, *Sampling Techniques*, 1977, chapter 6).
 
-    nan where there is nothing to tell it by: no wholes, or a single pair.
+    nan if nothing determines it: no wholes, or a single pair.
     """
     count, total = len(parts), sum(wholes)
     if not total:

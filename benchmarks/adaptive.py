@@ -2,10 +2,10 @@
 
     python -m benchmarks.adaptive
 
-A scripted draft worker (benchmarks/scripted_draft.py) is always wrong, always right, slow, or stalls now and then; one
+A scripted draft worker (testing/scripted_draft.py) is always wrong, always right, slow, or stalls now and then; one
 stream and eight. Plain and adaptive runs alternate; the ratio of their tokens a second, after the first --settle
-tokens, is shown as the median over --repeats pairs of runs, and the lowest of them. The run fails where a median is
-below 0.95, the aim whatever the draft, or where nothing was drafted by a drafter that is right.
+tokens, is shown as the median over --repeats pairs of runs, and the lowest of them. The run fails if a median is
+below 0.95, the aim whatever the draft, or if a drafter that is right drafted nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 import httpx
 
 from benchmarks import report
-from benchmarks.client import Answer
-from benchmarks.models import BUNDLED, bundled
-from benchmarks.processes import Stack
-from benchmarks.prompts import KINDS
-from benchmarks.stacks import Services, start
+from testing.client import Answer
+from testing.models import BUNDLED, bundled
+from testing.processes import Stack
+from testing.prompts import KINDS
+from testing.stacks import Services, start
 
 DRAFTS: dict[str, dict[str, Any]] = {
     "always wrong": {"mode": "wrong", "delay": 0.0, "every": 1},

@@ -22,9 +22,9 @@ import torch
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.gpu_models import DRAFT, Shape, random_model
-from benchmarks.processes import Process, Stack
-from engines.vllm.proposer.connection import Connection
+from engines.vllm.proposer.connection import DraftConnection
 from engines.vllm.proposer.sequence import Ids, Sequence
+from testing.processes import Process, Stack
 
 SMALLEST = Shape(64, 128, 1, 2, 1, 1_024, tied=True)
 SECONDS = 30.0
@@ -36,7 +36,7 @@ class Caller:
 
     def __init__(self, url: str, sequences: int, context: int) -> None:
         self._chooser = random.Random(sequences)
-        self._connection = Connection(url, None, None, SECONDS)
+        self._connection = DraftConnection(url, None, None, SECONDS)
         self._sequences = [Sequence(self._ids(context), context) for _ in range(sequences)]
         self.ask(0)
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks import report
-from benchmarks.client import Answer, Client
-from benchmarks.processes import Process, Stack
-from benchmarks.prompts import human_eval
 from benchmarks.vllm_server import VARIABLES, serve_vllm
+from testing.client import Answer, Client
+from testing.processes import Process, Stack
+from testing.prompts import human_eval
 
 PROPOSER = "engines.vllm.proposer.TandemProposer"
 

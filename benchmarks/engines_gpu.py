@@ -1,4 +1,4 @@
-"""What a token costs on a GPU, through vLLM alone and through Tandem: `python benchmarks/engines_gpu.py`.
+"""What a token costs on a GPU, through vLLM alone and through Tandem: `python -m benchmarks.engines_gpu`.
 
 A target in the shape of Qwen2.5-32B with vLLM's dummy weights, a draft in the shape of the 0.5B with random ones. vLLM
 accepts the i-th draft token with probability 0.75^i whatever it is ("synthetic"), so that time alone is measured. Rows:
@@ -28,11 +28,9 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
-from benchmarks.client import Answer, Client
 from benchmarks.gpu_models import DRAFT, TARGET, TINY, Shape, empty_model, random_model
 from benchmarks.gpu_rows import Options, Rig, Rows
+from testing.client import Answer, Client
 
 ROWS = ("tandem", "plain", "serve", "draft_model")
 SETTLE = 16

@@ -4,7 +4,7 @@
 
 Teacher-forced: the logits of every position of a text are computed in passes of several shapes (one token at a time is
 the reference), and each row of logits is drawn from with many seeds. A flip is a draw that differs. The same in bitwise
-mode, where none may. Times are medians of a one-row and a six-row pass over the same context. Each mode runs in a
+mode, in which none may. Times are medians of a one-row and a six-row pass over the same context. Each mode runs in a
 process of its own, since MKL reads its setting once.
 """
 
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import report
-from benchmarks.models import BUNDLED, bundled
-from benchmarks.prompts import KINDS
+from testing.models import BUNDLED, bundled
+from testing.prompts import KINDS
 
 if TYPE_CHECKING:
     from torch import Tensor

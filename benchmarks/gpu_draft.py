@@ -1,9 +1,9 @@
-"""What a draft token costs on a GPU: `python benchmarks/gpu_draft.py` from the repository's root.
+"""What a draft token costs on a GPU: `python -m benchmarks.gpu_draft` from the repository's root.
 
 A model in the shape of Qwen2.5-0.5B with random weights, bfloat16, drafts γ tokens for 1, 8 and 32 sequences: token by
 token, as static passes captured in CUDA graphs, and these compiled; then the compiled ones through the engine's loop.
 Prompts are read by an ordinary pass and by static ones. First a small model in float32 must draft the same tokens all
-three ways. Needs torch, transformers and pydantic. Ends with status 1 where tokens differ.
+three ways. Needs torch, transformers and pydantic. Ends with status 1 if tokens differ.
 """
 
 from __future__ import annotations
@@ -15,19 +15,16 @@ import sys
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, Qwen2Config
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 from draft_worker.runtime.draft import draft_job
 from engines.drawing import Limits
-from engines.runtime.jobs import ChainRow
 from engines.runtime.loop import EngineLoop
+from engines.runtime.runner import ChainRow
 from engines.runtime.slots import SlotCache
 from engines.sampling.draw import draw
 from engines.sampling.process import process

@@ -1,20 +1,17 @@
-"""CPU against CUDA, on a machine with a GPU: `python benchmarks/gpu_noise.py` from the repository's root.
+"""CPU against CUDA, on a machine with a GPU: `python -m benchmarks.gpu_noise` from the repository's root.
 
 Needs torch alone. Checks that the hash is the same bits, the Gumbel noise the same to one ulp, the cuts of process()
-the same tokens with the same logits, and that draws agree. Ends with status 1 where one does not.
+the same tokens with the same logits, and that draws agree. Ends with status 1 if one does not.
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from engines.sampling import noise
 from engines.sampling.distribution import Distribution
@@ -59,7 +56,7 @@ def rows_of(repeats: int) -> list[SamplingRow]:
 def ulps(a: Tensor, b: Tensor) -> Tensor:
     """|a − b| in units in the last place of max(1, |a|).
 
-    Not of |a| itself: where −log u is near 1 the outer logarithm is near 0, and an ulp of its argument is any number of
+    Not of |a| itself: if −log u is near 1 the outer logarithm is near 0, and an ulp of its argument is any number of
     ulps of the result. What a draw sees is the sum with a logit, so that an error counts by its absolute size.
     """
     _, exponent = torch.frexp(a.abs().clamp(min=1.0))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.processes import ROOT, Process, Stack, free_port
 from benchmarks.synthetic_target import PROPOSER
 from benchmarks.vllm_server import VARIABLES, serve_vllm
+from testing.processes import ROOT, Process, Stack, free_port
 
 GAMMA = 5
 RATES = [0.75**place for place in range(1, GAMMA + 1)]
@@ -56,7 +56,7 @@ class Options:
         return 1024
 
     def seconds_left(self, most: float) -> float:
-        """Raises TimeoutError where there are none."""
+        """Raises TimeoutError if there are none."""
         left = min(most, self.until - time.monotonic())
         if left < 5.0:
             raise TimeoutError("no time left for this row")
@@ -65,7 +65,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Rig:
-    """Whom to ask, and where to read of rounds: the server, the draft worker, the timed proposer's log."""
+    """The server to ask, and what reports on its rounds: the draft worker, the timed proposer's log."""
 
     server: Process
     draft: Process | None = None

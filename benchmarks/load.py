@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks import report
-from benchmarks.client import Answer, Client
-from benchmarks.models import BUNDLED
-from benchmarks.processes import Process, Stack
-from benchmarks.prompts import KINDS, long_prompt
+from testing.client import Answer, Client
+from testing.models import BUNDLED
+from testing.processes import Process, Stack
+from testing.prompts import KINDS, long_prompt
 
 PROMPTS = [prompt for prompts in KINDS.values() for prompt in prompts]
 HISTORY_WORDS = 1500

@@ -11,9 +11,9 @@ import argparse
 from typing import Any
 
 from benchmarks import report
-from benchmarks.client import Client
-from benchmarks.models import BUNDLED
-from benchmarks.processes import Stack
+from testing.client import Client
+from testing.models import BUNDLED
+from testing.processes import Stack
 
 LINES = 200
 
@@ -53,7 +53,7 @@ def run(client: Client, tokens: int, repeats: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default=BUNDLED)
-    parser.add_argument("--draft", default="lookup", help="the pair's drafter, where the prediction has no match")
+    parser.add_argument("--draft", default="lookup", help="the pair's drafter, used when the prediction has no match")
     parser.add_argument("--tokens", type=int, default=512)
     parser.add_argument("--repeats", type=int, default=3)
     options = parser.parse_args()

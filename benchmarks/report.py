@@ -47,7 +47,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def commit() -> str:
-    """What code is being measured: the checkout's commit, with "-dirty" after it where files differ; else "unknown"."""
+    """What code is being measured: the checkout's commit, with "-dirty" appended if files differ; else "unknown"."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     try:
         found = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, timeout=30, check=True)

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks import report
-from benchmarks.client import Answer, Client
-from benchmarks.models import BUNDLED
-from benchmarks.processes import Stack
-from benchmarks.prompts import KINDS
+from testing.client import Answer, Client
+from testing.models import BUNDLED
+from testing.processes import Stack
+from testing.prompts import KINDS
 
 PHASES = ("draft", "verify_forward", "sample", "queue", "network", "total")
 

@@ -1,4 +1,4 @@
-"""Thread settings of the workers where target, draft worker and gateway share few cores, all three busy.
+"""Thread settings of the workers when target, draft worker and gateway share few cores, all three busy.
 
     python -m benchmarks.threads [--streams 4]
 
@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from benchmarks import report
-from benchmarks.client import Client
-from benchmarks.models import bundled, truncated
-from benchmarks.processes import Stack
-from benchmarks.prompts import SHORT
+from testing.client import Client
+from testing.models import bundled, truncated
+from testing.processes import Stack
+from testing.prompts import SHORT
 
 THREADS = [(2, 2), (2, 1), (1, 1)]
 

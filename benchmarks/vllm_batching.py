@@ -13,9 +13,9 @@ import os
 from typing import Any
 
 from benchmarks import report
-from benchmarks.models import BUNDLED, bundled
-from benchmarks.prompts import KINDS, SHORT
 from benchmarks.vllm_server import VARIABLES
+from testing.models import BUNDLED, bundled
+from testing.prompts import KINDS, SHORT
 
 
 def main() -> None:

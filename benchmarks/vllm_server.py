@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.processes import Process, Stack
+from testing.processes import Process, Stack
 
 SERVED_NAME = "target"
 # Without these vLLM would count its users over the network, and on few cores bind its threads to them one by one.

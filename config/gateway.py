@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
+from basics.names import MAX_DRAFT_TOKENS
 from config.urls import worker_url
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -60,10 +61,13 @@ class GatewayConfig(BaseModel):
         default="auto", description="the tags that the model thinks between; auto: those of its chat template"
     )
 
-    # Speculation where a request does not say.
+    # Speculation, unless a request says otherwise.
     draft_model: str | None = Field(default=None, description="default drafter; none: the draft worker's own")
     draft_tokens: int | None = Field(
-        default=None, ge=1, le=32, description="default γ: draft tokens a round; none: the target's pair's, else 5"
+        default=None,
+        ge=1,
+        le=MAX_DRAFT_TOKENS,
+        description="default γ: draft tokens a round; none: the target's pair's, else 5",
     )
     adaptive_speculation: bool = Field(default=True, description="let γ and N adapt unless a request says otherwise")
 
@@ -77,7 +81,7 @@ class GatewayConfig(BaseModel):
     default_max_tokens: int | None = Field(
         default=None, ge=1, description="max_tokens of a chat request that names none; none: what the context leaves"
     )
-    max_stop_strings: int = Field(default=4, ge=1, le=128, description="stop strings in a request")
+    max_stop_strings: int = Field(default=16, ge=1, le=128, description="stop strings in a request")
     max_stop_string_chars: int = Field(default=1024, ge=1, le=65_536, description="characters in a stop string")
     max_choices: int = Field(default=16, ge=1, le=128, description="choices (n, times prompts) in a request")
     template_timeout_seconds: Seconds = Field(default=5.0, description="to render a chat template")
@@ -93,7 +97,7 @@ class GatewayConfig(BaseModel):
         default="summary", description="metrics.speculative_decoding in responses; detailed: step by step"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
-    log_content: bool = Field(default=False, description="log decisions with tokens in them where a request asks")
+    log_content: bool = Field(default=False, description="log decisions with tokens in them if a request asks")
 
     @field_validator("target_urls", "draft_urls")
     @classmethod

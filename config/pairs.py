@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-LOOKUP = "lookup"
+from basics.names import LOOKUP
+
 BUNDLED = "SmolLM2-135M-Instruct"
 DEFAULT_DRAFT_TOKENS = 5
 
@@ -31,7 +32,7 @@ PAIRS = (
     Pair("EleutherAI/pythia-2.8b", "EleutherAI/pythia-70m", 5),
 )
 
-_GGUF_SUFFIX = re.compile(r"(?:[-.](?:i?q\d\w*|bf16|f16|f32|fp16))?\.gguf$")
+_GGUF_SUFFIX = re.compile(r"(?:[-.](?:i?q\d\w*|bf16|f16|f32|fp16))?(?:-\d{5}-of-\d{5})?\.gguf$")
 
 
 def base_name(model: str) -> str:

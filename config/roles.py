@@ -37,7 +37,7 @@ class TargetSettings(TargetWorkerConfig):
 
 ROLES: dict[Role, type[BaseModel]] = {"serve": ServeSettings, "draft": DraftSettings, "target": TargetSettings}
 
-# What differs from service to service even where the name is the same: no TANDEM_PORT for all three at once.
+# Settings that differ from service to service though the name is the same: no TANDEM_PORT for all three at once.
 _ROLE_ONLY = frozenset({"host", "port", "model", "draft_model"})
 
 

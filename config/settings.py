@@ -39,7 +39,7 @@ class SettingsError(Exception):
 
 
 class UnusableFile(Exception):
-    """The file that `setting` names cannot be used, which shows only as the service starts; the message says why."""
+    """The file named by `setting` cannot be used, which only shows when the service starts; the message says why."""
 
     def __init__(self, setting: str, reason: str) -> None:
         super().__init__(reason)
@@ -81,7 +81,7 @@ def load(
     flag_names: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Loaded[M]:
-    """One service's settings. `flags` holds what was given by field; `flag_names` where a flag is not --the-field.
+    """One service's settings. `flags` holds what was given, by field; `flag_names` has flags not named --the-field.
 
     Without `file`, the one that TANDEM_CONFIG names is read, if any. Raises SettingsError.
     """
@@ -140,7 +140,7 @@ def _short_model_variable(role: Role) -> Layer:
 def _file_layers(role: Role, file: Path | None, faults: list[str]) -> list[Layer]:
     """The file's shared keys, then the role's section. The other sections' keys are checked too.
 
-    Unknown keys are added to `faults`. Raises SettingsError where the file has not the form of settings.
+    Unknown keys are added to `faults`. Raises SettingsError if the file does not have the form of settings.
     """
     source = "--config"
     if file is None:

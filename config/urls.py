@@ -1,4 +1,4 @@
-"""Addresses of workers, checked where they are read rather than when the first request fails."""
+"""Addresses of workers, checked when they are read rather than when the first request fails."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _HOST = re.compile(r"[\w.-]+|[0-9A-Fa-f:.]+(%[\w.-]+)?")  # a name or an IPv4 ad
 
 
 def worker_url(url: str) -> str:
-    """The address without slashes at its end. Raises ValueError where it is none that a worker could have."""
+    """The address without slashes at its end. Raises ValueError if no worker could have it."""
     if not url.startswith(("http://", "https://")):
         raise ValueError(f"{url!r} is not an http:// or https:// address")
     try:

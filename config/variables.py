@@ -1,7 +1,7 @@
 """Names of TANDEM_… variables that are no setting of a service. Imports nothing, so that a child's first line can."""
 
 CONFIG_VARIABLE = "TANDEM_CONFIG"
-"""The YAML file of settings, where no --config names one."""
+"""The YAML file of settings, if no --config names one."""
 
 CACHE_VARIABLE = "TANDEM_CACHE"
 """The folder for converted models."""

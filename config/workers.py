@@ -1,4 +1,4 @@
-"""What the two workers can be told. The command line adds where they listen."""
+"""The settings of the two workers. The command line adds where they listen."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, SecretStr, model_validator
 
+from basics.names import LOOKUP, MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
 from config.urls import worker_url
 from config.vllm_arguments import check_vllm_arguments
 
-LOOKUP_DRAFTER = "lookup"
-"""The drafter that needs no model, as the value of `DraftWorkerConfig.model` and as a request's `draft_model`."""
-
 WorkerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+$"), AfterValidator(worker_url)]
+EngineName = Literal["torch", "vllm"]
+"""What engines/table.py has a line for."""
 Milliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
 
 
@@ -26,7 +26,7 @@ class WorkerConfig(BaseModel):
         min_length=1,
         description="the bundled name, a Hugging Face id, a local folder or a GGUF file",
     )
-    engine: Literal["torch", "vllm"] = Field(default="torch", description="what runs the model (docs/vllm.md)")
+    engine: EngineName = Field(default="torch", description="what runs the model (docs/vllm.md)")
     vllm_args: dict[str, Any] = Field(
         default_factory=dict, description="vLLM's own engine arguments by name, passed through to it"
     )
@@ -74,7 +74,7 @@ class WorkerConfig(BaseModel):
     drain_timeout_ms: Milliseconds = Field(default=10_000, description="how long running work may take at shutdown")
     worker_token: SecretStr | None = Field(default=None, description="bearer token that callers of /v1 must send")
     allow_pickle_weights: bool = Field(
-        default=False, description="load weights that torch pickled, which can run code, where a model has no others"
+        default=False, description="load weights that torch pickled, which can run code, if a model has no others"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
 
@@ -97,23 +97,28 @@ class WorkerConfig(BaseModel):
 class TargetWorkerConfig(WorkerConfig):
     """Settings of a target worker."""
 
-    strategy: Literal["deterministic", "probabilistic", "threshold", "greedy"] = Field(
+    strategy: Strategy = Field(
         default="deterministic", description="what the worker recommends to gateways; each request names its own"
     )
     verbose: bool = Field(default=False, description="log the decision on every drafted token, its id included")
-    max_candidates: int = Field(default=8, ge=1, le=8, description="most candidates a verification takes")
+    max_candidates: int = Field(
+        default=MAX_CANDIDATES, ge=1, le=MAX_CANDIDATES, description="most candidates a verification takes"
+    )
     draft_workers: list[WorkerUrl] = Field(
         default=[], max_length=16, description="draft workers that engine vllm asks itself, the first that answers"
     )
     draft_workers_ca: FilePath | None = Field(default=None, description="certificates that vouch for them over https")
     most_drafted: int = Field(
-        default=5, ge=1, le=32, description="draft tokens a step that engine vllm can verify for a request"
+        default=5,
+        ge=1,
+        le=MAX_DRAFT_TOKENS,
+        description="draft tokens a step that engine vllm can verify for a request",
     )
     draft_deadline_ms: float | None = Field(
         default=None,
         gt=0.0,
         le=60_000.0,
-        description="how long a step waits for drafts; none: half a measured step. Raise it where drafts come later",
+        description="how long a step waits for drafts; none: half a measured step. Raise it if drafts come later",
     )
 
     @model_validator(mode="after")
@@ -129,7 +134,7 @@ class DraftWorkerConfig(WorkerConfig):
     """Settings of a draft worker."""
 
     model: str = Field(
-        default=LOOKUP_DRAFTER,
+        default=LOOKUP,
         min_length=1,
         description="lookup (no model), the bundled name, a Hugging Face id, a local folder or a GGUF file",
     )

@@ -7,13 +7,14 @@ from functools import partial
 
 from fastapi import FastAPI, Request, Response
 
-from config.workers import LOOKUP_DRAFTER, DraftWorkerConfig
-from draft_worker.drafters.forced import ForcedDrafter, load_vocabulary
+from basics.names import LOOKUP
+from config.workers import DraftWorkerConfig
 from draft_worker.engine import DraftEngine
+from draft_worker.grammars import SessionGrammars, load_vocabulary
 from draft_worker.metrics import DraftMetrics
 from draft_worker.service import DraftService
 from engines.errors import ModelError
-from engines.vllm.versions import check_installed
+from engines.table import adapter
 from protocol.messages import (
     DraftBatchItem,
     DraftBatchRequest,
@@ -22,9 +23,9 @@ from protocol.messages import (
     DraftResponse,
     TokenizerInfo,
 )
+from serving.disconnects import until_client_leaves
 from worker.answers import json_response
 from worker.batch import parse_batch, serve_batch
-from worker.departures import until_gone
 from worker.errors import NotFound
 from worker.http import Shell
 from worker.lifecycle import Lifecycle, stop_process
@@ -47,9 +48,9 @@ def create_app(
         engine: DraftEngine | None = None
         if load is not None:
             engine = load(progress)
-        elif config.model != LOOKUP_DRAFTER:
+        elif config.model != LOOKUP:
             engine = _load(config, metrics, progress, lifecycle.fail)
-        service = DraftService(engine, config, metrics, _forced_drafter(config) if engine is None else None)
+        service = DraftService(engine, config, metrics, _grammars(config) if engine is None else None)
         gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
         if engine is not None:
             gauges += engine.gauges()
@@ -65,7 +66,7 @@ def create_app(
 
     async def draft_batch(request: Request) -> Response:
         items = parse_batch(DraftBatchRequest, DraftRequest, await shell.read_body(request))
-        answers = await until_gone(request, serve_batch(items, draft, DraftBatchItem))
+        answers = await until_client_leaves(request.receive, serve_batch(items, draft, DraftBatchItem))
         return json_response(DraftBatchResponse(items=answers))
 
     def tokenizer() -> TokenizerInfo:
@@ -81,8 +82,8 @@ def create_app(
     return shell.app
 
 
-def _forced_drafter(config: DraftWorkerConfig) -> ForcedDrafter | None:
-    return ForcedDrafter(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
+def _grammars(config: DraftWorkerConfig) -> SessionGrammars | None:
+    return SessionGrammars(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
 
 
 def _load(
@@ -91,11 +92,5 @@ def _load(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> DraftEngine:
-    if config.engine == "vllm":
-        check_installed()
-        from draft_worker.vllm import engine as vllm_engine
-
-        return vllm_engine.load_drafter(config, metrics, progress, on_death)
-    from draft_worker.runtime import engine as torch_engine
-
-    return torch_engine.load_drafter(config, metrics, progress)
+    engine: DraftEngine = adapter("draft_worker", config.engine).load_drafter(config, metrics, progress, on_death)
+    return engine

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config.workers import LOOKUP_DRAFTER
+from basics.names import LOOKUP
 from protocol.errors import Unsupported
 from protocol.messages import DraftRequest, ModelInfo
 from worker.checks import check_sequence
@@ -11,8 +11,8 @@ from worker.checks import check_sequence
 def check_draft(request: DraftRequest, info: ModelInfo) -> None:
     """Raises a WireError for what this draft worker cannot honour."""
     check_sequence(request, info)
-    if request.draft_model not in (None, LOOKUP_DRAFTER, info.id):
-        raise Unsupported(f"this worker drafts with {info.id} or {LOOKUP_DRAFTER}", "draft_model")
+    if request.draft_model not in (None, LOOKUP, info.id):
+        raise Unsupported(f"this worker drafts with {info.id} or {LOOKUP}", "draft_model")
     if request.lookahead_tokens:
         raise Unsupported("this worker does not draft ahead", "lookahead_tokens")
     if request.want_q and request.num_candidates > 1:

@@ -6,17 +6,41 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from protocol.messages import Candidate, DraftRequest, DraftTimings, ModelInfo, TokenizerInfo
-from worker.metrics import Reading
+from basics.metrics import Watched
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
+from protocol.messages import (
+    Candidate,
+    Capabilities,
+    DraftRequest,
+    DraftTimings,
+    GrammarType,
+    ModelInfo,
+    Sampling,
+    TokenizerInfo,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
+class Drafted:
     """What a drafter answers. `cached_tokens`: of the context, how many were not computed again."""
 
     candidates: list[Candidate]
     cached_tokens: int
     timings: DraftTimings
+
+
+def capabilities(grammar_types: Sequence[GrammarType] = ()) -> Capabilities:
+    """What every draft worker can do; the engine that loads a model adds the grammars that it honours."""
+    return Capabilities(
+        rounds=[],
+        strategies=[],
+        max_candidates=MAX_CANDIDATES,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        sampling=list(Sampling.model_fields),
+        grammar_types=list(grammar_types),
+        q=True,
+        prediction=True,
+    )
 
 
 class DraftEngine(Protocol):
@@ -25,10 +49,12 @@ class DraftEngine(Protocol):
     info: ModelInfo
     tokenizer: TokenizerInfo
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
+    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.
 
-        `owner` is the session's serial, None where the request belongs to none; `deadline` is on time.monotonic's
+        There is room for the request's `draft_tokens` (draft_worker/service.py sees to it); 0: the context is read.
+
+        `owner` is the session's serial, None if the request belongs to none; `deadline` is on time.monotonic's
         clock. Cancelling the call frees what it holds before it returns.
         """
         ...
@@ -37,11 +63,11 @@ class DraftEngine(Protocol):
         """The session with this serial is gone."""
         ...
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         """What metrics show of the engine's state."""
         ...
 
-    def counters(self) -> Sequence[Reading]: ...
+    def counters(self) -> Sequence[Watched]: ...
 
     def close(self, patience: float) -> None:
         """Give running work `patience` seconds, then end it."""

@@ -1,12 +1,11 @@
-"""What a draft worker counts beyond every worker's metrics: drafts by where they came from."""
+"""What a draft worker counts beyond every worker's metrics: drafts by their source."""
 
 from __future__ import annotations
 
-from typing import get_args
-
 from prometheus_client import Counter
 
-from protocol.messages import DraftResponse, Source
+from draft_worker.drafters import DRAFTERS
+from protocol.messages import DraftResponse
 from worker.metrics import WorkerMetrics
 
 
@@ -22,8 +21,9 @@ class DraftMetrics(WorkerMetrics):
             ["source"],
             registry=self.registry,
         )
-        self._drafts = {source: drafts.labels(source) for source in get_args(Source)}
-        self._draft_tokens = {source: draft_tokens.labels(source) for source in get_args(Source)}
+        sources = [drafter.source for drafter in DRAFTERS]
+        self._drafts = {source: drafts.labels(source) for source in sources}
+        self._draft_tokens = {source: draft_tokens.labels(source) for source in sources}
 
     def draft_done(self, context_tokens: int, response: DraftResponse) -> None:
         self.call_done(context_tokens, response.cached_tokens, response.timings)

@@ -4,39 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
+from typing import Any, get_args
 
-from config.workers import LOOKUP_DRAFTER, DraftWorkerConfig
+from basics.names import LOOKUP
+from config.workers import DraftWorkerConfig
 from draft_worker.checks import check_draft
-from draft_worker.drafters.forced import ForcedDrafter
-from draft_worker.drafters.lookup import LookupIndex
-from draft_worker.drafters.prediction import PredictionDrafter
-from draft_worker.engine import Draft, DraftEngine
+from draft_worker.drafter import Asked, Means, Memory
+from draft_worker.drafters import DRAFTERS
+from draft_worker.engine import Drafted, DraftEngine, capabilities
+from draft_worker.grammars import SessionGrammars
 from draft_worker.metrics import DraftMetrics
-from protocol.messages import (
-    MAX_CANDIDATES,
-    MAX_DRAFT_TOKENS,
-    MAX_TOKENS_PER_MESSAGE,
-    Candidate,
-    Capabilities,
-    DraftRequest,
-    DraftResponse,
-    DraftTimings,
-    ModelInfo,
-    Sampling,
-    Source,
-    TopK,
-)
+from protocol.errors import EngineFailure
+from protocol.messages import MAX_TOKENS_PER_MESSAGE, DraftRequest, DraftResponse, GrammarType, ModelInfo
 from worker.session import Session
 from worker.sessions import SessionTable
-
-
-@dataclass(slots=True)
-class DraftState:
-    """What a session's drafters remember; the index is built once it is needed."""
-
-    index: LookupIndex
-    prediction: PredictionDrafter | None = None
 
 
 class DraftService:
@@ -47,20 +28,17 @@ class DraftService:
         engine: DraftEngine | None,
         config: DraftWorkerConfig,
         metrics: DraftMetrics,
-        forced: ForcedDrafter | None = None,
+        grammars: SessionGrammars | None = None,
     ) -> None:
-        """Without an engine only lookup and predictions draft, and `forced`, where it is given."""
+        """Drafters are made of the engine and of `grammars` where these are given (draft_worker/drafters)."""
         self.engine = engine
         self.info = engine.info if engine is not None else _lookup_info(config)
-        self._config = config
         self._metrics = metrics
-        self._forced = forced
-        self.sessions: SessionTable[DraftState] = SessionTable(
-            lambda: DraftState(LookupIndex(config.lookup_min_ngram, config.lookup_max_ngram)),
-            self._on_drop,
-            config.max_sessions,
-            config.max_session_tokens,
-            config.session_idle_ms / 1000,
+        self._grammars = grammars
+        means = Means(config, engine, grammars)
+        self._drafters = [drafter for kind in DRAFTERS if (drafter := kind.of(means)) is not None]
+        self.sessions: SessionTable[Memory] = SessionTable(
+            dict, self._on_drop, config.max_sessions, config.max_session_tokens, config.session_idle_ms / 1000
         )
 
     async def draft(self, request: DraftRequest) -> DraftResponse:
@@ -68,18 +46,20 @@ class DraftService:
         deadline = time.monotonic() + request.deadline_ms / 1000
         check_draft(request, self.info)
 
-        async def work(session: Session[DraftState]) -> DraftResponse:
+        async def work(session: Session[Memory]) -> DraftResponse:
             context_tokens = len(session.ids)
-            source, draft = await self._draft(session, request, deadline)
-            if draft.candidates:
-                session.emit(draft.candidates[0].token_ids)
+            room = min(request.max_tokens, self.info.context_length - context_tokens)
+            within = request.model_copy(update={"draft_tokens": min(request.draft_tokens, room)})
+            source, drafted = await self._draft(Asked(within, session, session.settle("all"), deadline))
+            if drafted.candidates:
+                session.emit(drafted.candidates[0].token_ids)
             response = DraftResponse(
                 session_id=request.session_id,
                 round=request.round,
-                candidates=draft.candidates,
+                candidates=drafted.candidates,
                 source=source,
-                cached_tokens=draft.cached_tokens,
-                timings=draft.timings,
+                cached_tokens=drafted.cached_tokens,
+                timings=drafted.timings,
             )
             self._metrics.draft_done(context_tokens, response)
             return response
@@ -96,76 +76,30 @@ class DraftService:
         """Let running work end, then stop the engine."""
         began = time.monotonic()
         await self.sessions.close(patience)
-        if self._forced is not None:
-            self._forced.close()
+        if self._grammars is not None:
+            self._grammars.close()
         if self.engine is not None:
             await asyncio.to_thread(self.engine.close, max(0.0, patience - (time.monotonic() - began)))
 
-    async def _draft(
-        self, session: Session[DraftState], request: DraftRequest, deadline: float
-    ) -> tuple[Source, Draft]:
-        """The prediction drafts where it matches, otherwise the drafter that was asked for."""
-        began = time.perf_counter()
-        ids, state = session.ids, session.state
-        unchanged = session.settle()
-        state.index.truncate(unchanged)
-        if request.prediction is not None:
-            state.prediction = PredictionDrafter(request.prediction.token_ids, self._config.prediction_window)
-        tokens = min(request.draft_tokens, request.max_tokens, self.info.context_length - len(ids))
-        owner = session.serial if session.key is not None else None
-        if self._forced is not None and not tokens:
-            await self._forced.read(request, owner, deadline)
-        if state.prediction is not None and tokens:
-            prompt = request.num_prompt_tokens
-            predicted = state.prediction.draft(ids[prompt:], unchanged - prompt, tokens)
-            if drafts := self._permitted(request, ids, owner, [predicted]):
-                return "prediction", _copied(drafts, request, unchanged, began)
-        if self._forced is not None and (forced := self._forced.draft(request, ids, owner, tokens)):
-            return "grammar", _copied([forced], request, unchanged, began)
-        if self.engine is None or request.draft_model == LOOKUP_DRAFTER:
-            state.index.extend(ids)
-            found = state.index.continuations(ids, tokens, request.num_candidates)
-            return "lookup", _copied(self._permitted(request, ids, owner, found), request, unchanged, began)
-        return "model", await self.engine.draft(request, ids, owner, deadline)
+    async def _draft(self, asked: Asked) -> tuple[str, Drafted]:
+        """The first drafter that has something to answer, and its answer."""
+        for drafter in self._drafters:
+            drafted = await drafter.draft(asked)
+            if drafted is not None:
+                return drafter.source, drafted
+        raise EngineFailure("no drafter answers this request")
 
-    def _permitted(
-        self, request: DraftRequest, ids: list[int], owner: int | None, drafts: list[list[int]]
-    ) -> list[list[int]]:
-        """The drafts up to what the grammar refuses, where that can be told; those of which something is left.
-
-        Under `probabilistic` nothing is cut because of the token that stands there: it would bias the text.
-        """
-        if self._forced is not None and not request.want_q:
-            drafts = [self._forced.permitted(request, ids, owner, draft) for draft in drafts]
-        return [draft for draft in drafts if draft]
-
-    def _on_drop(self, session: Session[DraftState]) -> None:
-        if self.engine is not None:
-            self.engine.disown(session.serial)
-        if self._forced is not None:
-            self._forced.disown(session.serial)
-
-
-def _copied(drafts: list[list[int]], request: DraftRequest, unchanged: int, began: float) -> Draft:
-    """Drafts that no model made: each token is certain, so its q is one-hot."""
-    certain = request.want_q
-    candidates = [
-        Candidate(
-            token_ids=draft,
-            logprobs=[0.0] * len(draft) if certain else None,
-            q=[TopK(token_ids=[token_id], logprobs=[0.0]) for token_id in draft] if certain else None,
-        )
-        for draft in drafts
-    ]
-    total = (time.perf_counter() - began) * 1e3
-    return Draft(candidates, unchanged, DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=total))
+    def _on_drop(self, session: Session[Any]) -> None:
+        for keeper in (self.engine, self._grammars):
+            if keeper is not None:
+                keeper.disown(session.serial)
 
 
 def _lookup_info(config: DraftWorkerConfig) -> ModelInfo:
     return ModelInfo(
         role="draft",
-        id=LOOKUP_DRAFTER,
-        engine=LOOKUP_DRAFTER,
+        id=LOOKUP,
+        engine=LOOKUP,
         dtype=None,
         device="cpu",
         vocabulary=None,
@@ -173,16 +107,7 @@ def _lookup_info(config: DraftWorkerConfig) -> ModelInfo:
         stop_token_ids=[],
         context_length=MAX_TOKENS_PER_MESSAGE,
         max_sessions=config.max_sessions,
-        fingerprint=LOOKUP_DRAFTER,
-        capabilities=Capabilities(
-            rounds=[],
-            strategies=[],
-            max_candidates=MAX_CANDIDATES,
-            max_draft_tokens=MAX_DRAFT_TOKENS,
-            sampling=list(Sampling.model_fields),
-            grammar_types=["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"],
-            q=True,
-            prediction=True,
-        ),
+        fingerprint=LOOKUP,
+        capabilities=capabilities(get_args(GrammarType)),
         step_seconds=[],
     )

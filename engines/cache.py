@@ -27,7 +27,7 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
     Processes that ask at the same time wait for one another; a build that fails leaves nothing behind.
 
     Raises:
-        TimeoutError: where another process has been building for half an hour.
+        TimeoutError: if another process has been building for half an hour.
     """
     if folder.is_dir():
         return folder

@@ -36,7 +36,7 @@ class Places:
     allowed: Tensor | None
 
 
-class Drawing:
+class RequestSampling:
     """One request's draws. `ids` is its context, of which nothing may change while the request is served.
 
     `room` is how many tokens it may still get, `stops` the tokens that end it.
@@ -64,7 +64,7 @@ class Drawing:
     def after(self, tails: Sequence[Sequence[int]], sampling: Sampling | None = None) -> Places:
         """The tokens after the context and each tail; `sampling` in place of the request's. Raises GrammarError.
 
-        It does where the grammar refuses a tail, and where it permits nothing after one.
+        It does if the grammar refuses a tail, or permits nothing after one.
         """
         allowed = None
         if self._grammar is not None:
@@ -78,8 +78,8 @@ class Drawing:
     def along(self, token_ids: Sequence[int], parents: Sequence[int]) -> Places:
         """The token after the context, and those after each node of a tree that goes on from it (see Row).
 
-        What the grammar refuses has no place in the text: what is permitted after it is of no consequence. Raises
-        GrammarError where it refuses the context, or permits nothing at a place.
+        What the grammar refuses never enters the text, so what is permitted after it does not matter. Raises
+        GrammarError if it refuses the context, or permits nothing at a place.
         """
         tails: list[list[int]] = [[]]
         for token_id, parent in zip(token_ids, parents, strict=True):

@@ -10,7 +10,7 @@ from engines.models import weight_files
 
 _SAMPLE_BYTES = 4096
 _FILE_SAMPLES = 64
-# Written by whoever saved the model; says nothing about what it computes.
+# Written by whoever saved the model; irrelevant to what it computes.
 _VOLATILE = {"_name_or_path", "_model_name_or_path", "transformers_version", "architectures"}
 
 

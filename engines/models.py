@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from pathlib import Path
 
 from engines.bundled import BUNDLED_MODEL, bundled_folder, is_bundled
 from engines.errors import ModelError
-from engines.gguf import converted
+from engines.gguf.convert import converted
+from engines.gguf.reader import first_parts, model_name
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _HUB_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -32,13 +34,13 @@ def resolve_model(
     with_weights: bool = True,
     progress: Callable[[str], None] = lambda message: None,
 ) -> ModelFiles:
-    """Find a model by the bundled name, a folder, a GGUF file, or a Hugging Face id, fetching it where it is not here.
+    """Find a model by the bundled name, a folder, a GGUF file, or a Hugging Face id, fetching it if it is not here.
 
     Weights must be safetensors or GGUF: files pickled by torch can run code when loaded, so they need
     `allow_pickle_weights`. Without `with_weights` none are fetched from the hub.
 
     Raises:
-        ModelError: where there is no such model, or it may not be loaded.
+        ModelError: if there is no such model, or it may not be loaded.
     """
     if is_bundled(name):
         return ModelFiles(BUNDLED_MODEL, bundled_folder(progress))
@@ -46,9 +48,9 @@ def resolve_model(
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelError(f"{name} is a file, but not a .gguf file; name the folder of a model instead")
-        return ModelFiles(path.stem, converted(path, progress))
+        return ModelFiles(model_name(path), converted(path, progress))
     if path.is_dir():
-        return ModelFiles(path.resolve().name, _model_folder(path.resolve(), allow_pickle_weights, progress))
+        return _model_folder(path.resolve(), allow_pickle_weights, progress)
     if name.startswith((".", "/", "~")) or path.suffix == ".gguf" or not _HUB_ID.fullmatch(name):
         raise ModelError(f"{name}: no such file or folder")
     if not with_weights:
@@ -58,22 +60,35 @@ def resolve_model(
 
 
 def weight_files(folder: Path, allow_pickle_weights: bool = False) -> list[Path]:
-    """The weight files of a folder, safetensors where there are any, by name."""
-    files = sorted(folder.glob("*.safetensors"))
+    """The weight files of a folder that transformers would load, safetensors if there are any, by name."""
+    if (folder / "model.safetensors").is_file():
+        return [folder / "model.safetensors"]  # others beside it hold the same weights for other programs
+    files = _indexed(folder) or sorted(folder.glob("*.safetensors"))
     if not files and allow_pickle_weights:
         files = sorted(file for pattern in _PICKLE_FILES for file in folder.glob(pattern))
     return files
 
 
-def _model_folder(folder: Path, allow_pickle_weights: bool, progress: Callable[[str], None]) -> Path:
-    gguf = sorted(folder.glob("*.gguf"))
-    if gguf and not (folder / "config.json").exists():
+def _indexed(folder: Path) -> list[Path]:
+    """Those that model.safetensors.index.json names and that are here; none if there is no such index."""
+    try:
+        index = json.loads((folder / "model.safetensors.index.json").read_text())
+        names = {str(name) for name in index["weight_map"].values()}
+    except (OSError, ValueError, KeyError, AttributeError):
+        return []
+    return sorted(folder / name for name in names if (folder / name).is_file())
+
+
+def _model_folder(folder: Path, allow_pickle_weights: bool, progress: Callable[[str], None]) -> ModelFiles:
+    files = sorted(folder.glob("*.gguf"))
+    if files and not weight_files(folder, allow_pickle_weights=True):  # some have their origin's config.json too
+        gguf = first_parts(files) or files[:1]  # parts without their first: reading one of them raises
         if len(gguf) > 1:
-            raise ModelError(f"{folder} holds {len(gguf)} GGUF files: name one of them")
-        return converted(gguf[0], progress)
+            raise ModelError(f"{folder} holds {len(gguf)} GGUF models: name one of {', '.join(f.name for f in gguf)}")
+        return ModelFiles(folder.name, converted(gguf[0], progress))
     if not (folder / "config.json").exists():
         raise ModelError(f"{folder} holds no model: it has no config.json and no GGUF file")
-    return _check_weights(folder, allow_pickle_weights)
+    return ModelFiles(folder.name, _check_weights(folder, allow_pickle_weights))
 
 
 def _check_weights(folder: Path, allow_pickle_weights: bool) -> Path:
@@ -91,7 +106,7 @@ def _hub_folder(name: str, patterns: list[str], progress: Callable[[str], None])
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
-    progress(f"fetching {name} from the Hugging Face hub, where it is not cached")
+    progress(f"fetching {name} from the Hugging Face hub, unless it is cached")
     try:
         return Path(snapshot_download(name, allow_patterns=patterns))
     except RepositoryNotFoundError as error:

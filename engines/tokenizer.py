@@ -1,4 +1,4 @@
-"""What a model's tokenizer says about it: vocabulary, special tokens, where its turns end."""
+"""What is read from a model's tokenizer: vocabulary, special tokens, the ends of turns."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from protocol.messages import TokenizerInfo, Vocabulary
 
 
 def load_tokenizer(files: ModelFiles) -> Any:
-    """The model's tokenizer, as transformers loads it.
+    """The model's tokenizer: its tokenizer.json as it stands, else what transformers makes of its other files.
+
+    transformers picks a class by the model's type and, for some, by its name on the hub, and most classes build a
+    tokenizer of their own from the file's vocabulary. In a folder there is no such name, and the class may split
+    text otherwise than the file says. So the file is taken as it is, by the one class that does so.
 
     Raises:
-        ModelError: where it has none, or one that the `tokenizers` library does not back.
+        ModelError: if it has none, or one that the `tokenizers` library does not back.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    by_file = (files.folder / "tokenizer.json").is_file()
+    loader = PreTrainedTokenizerFast if by_file else AutoTokenizer
     try:
-        tokenizer = AutoTokenizer.from_pretrained(files.folder, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
+        tokenizer = loader.from_pretrained(files.folder, trust_remote_code=False)
+    except Exception as error:  # the library's bindings raise plain Exception for a broken file
         raise ModelError(f"{files.id}: its tokenizer could not be loaded: {error}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ModelError(f"{files.id}: its tokenizer has no `tokenizers` form, which the gateway needs")
@@ -49,36 +55,46 @@ def vocabulary_of(tokenizer: Any, logits_size: int) -> Vocabulary:
 
 
 def special_token_ids(tokenizer: Any) -> list[int]:
-    """Ids of the tokens that are no text: named ones and added tokens marked special."""
+    """Ids of the tokens that are not text: named ones and added tokens marked special."""
     added = {token_id for token_id, token in tokenizer.added_tokens_decoder.items() if token.special}
     return sorted(added | set(tokenizer.all_special_ids))
 
 
 def stop_token_ids(tokenizer: Any, config: Any, generation_config: Any) -> list[int]:
-    """Ids that end a generation: those of the generation config, the config and the tokenizer, ascending."""
-    found: set[int] = set()
-    sources = (generation_config, config, getattr(config, "text_config", None), tokenizer)
-    for source in sources:
-        ids = getattr(source, "eos_token_id", None)
-        if isinstance(ids, int):
-            found.add(ids)
-        elif ids is not None:
-            found.update(int(token_id) for token_id in ids)
+    """Ids that end a generation, ascending: the tokenizer's end, and those of the generation config.
+
+    If the generation config names none, those of the config (then those of its text part) stand in for them. They
+    are not added: a generation config is the later word, and may leave out an id on purpose.
+    """
+    found = _ids(tokenizer)
+    for source in (generation_config, config, getattr(config, "text_config", None)):
+        ids = _ids(source)
+        if ids:
+            return sorted(found | ids)
     return sorted(found)
+
+
+def _ids(source: Any) -> set[int]:
+    ids = getattr(source, "eos_token_id", None)
+    if ids is None:
+        return set()
+    return {ids} if isinstance(ids, int) else {int(token_id) for token_id in ids}
 
 
 def tokenizer_info(
     files: ModelFiles, tokenizer: Any, *, stop_ids: list[int], logits_size: int, context_length: int
 ) -> TokenizerInfo:
     """All that the gateway needs to turn chats into ids and ids into text (`GET /v1/tokenizer`)."""
-    template = tokenizer.chat_template
-    if isinstance(template, Mapping):
-        template = template.get("default")
+    template: Any = tokenizer.chat_template
+    with_tools: str | None = None
+    if isinstance(template, Mapping):  # named ones: transformers picks by these two names
+        template, with_tools = template.get("default"), template.get("tool_use")
     named = tokenizer.special_tokens_map
     return TokenizerInfo(
         model_id=files.id,
         tokenizer_json=tokenizer.backend_tokenizer.to_str(),
         chat_template=template,
+        tool_chat_template=with_tools,
         bos_token=tokenizer.bos_token,
         eos_token=tokenizer.eos_token,
         special_tokens={name: str(token) for name, token in named.items() if not isinstance(token, list | tuple)},

@@ -1,1 +1,1 @@
-"""The wire between gateway and workers: messages, the prefix hash, errors. Nothing else lives here."""
+"""What gateway and workers must agree on: messages, errors, the prefix hash, and the rules that both sides apply."""

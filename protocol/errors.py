@@ -6,7 +6,7 @@ from pydantic import BaseModel
 
 
 class ErrorDetail(BaseModel):
-    """`field` is a dotted path into the request ("context.token_ids.3"), null where no single field is at fault."""
+    """`field` is a dotted path into the request ("context.token_ids.3"), null if no single field is at fault."""
 
     code: str
     message: str

@@ -1,4 +1,4 @@
-"""The messages between gateway and workers (docs/wire.md tells the rules that go with them).
+"""The messages between gateway and workers (docs/wire.md has the rules that go with them).
 
 Token ids are the target's everywhere. Times are milliseconds. Requests have strict types and forbid unknown fields: a
 worker refuses by name what it does not know rather than ignoring it.
@@ -10,10 +10,10 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
+
 PROTOCOL_VERSION = 1
 MAX_TOKENS_PER_MESSAGE = 1_048_576
-MAX_DRAFT_TOKENS = 32
-MAX_CANDIDATES = 8
 MAX_LOGPROBS = 20
 Q_SUM_TOLERANCE = 1e-4
 """How far a q may be from summing to one: what float32 arithmetic on the draft's side explains."""
@@ -22,10 +22,9 @@ TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS_PER_MESSAGE, fail_fast=True)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
-Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
-STRATEGIES: tuple[Strategy, ...] = ("deterministic", "probabilistic", "threshold", "greedy")
 GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
-Source = Literal["model", "lookup", "prediction", "grammar", "cache"]
+Source = Annotated[str, Field(max_length=32, pattern=r"^[a-z][a-z0-9_]*$")]
+"""A drafter's name. Not a fixed list: a draft worker may have drafters that a gateway has not heard of."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -90,7 +89,7 @@ class Grammar(Message):
 
 
 class GrammarCheckRequest(Message):
-    """`POST /v1/grammar/check` on a target: can this be honoured? (`start` plays no part.) No: a 400 says why."""
+    """`POST /v1/grammar/check` on a target: can this be honoured? (`start` is ignored.) If not, a 400 says why."""
 
     protocol: Literal[1] = 1
     grammar: Grammar
@@ -226,11 +225,11 @@ StopReason = Literal["stop_token", "length"]
 
 
 class VerifyResponse(Reply):
-    """One round: the accepted draft tokens, then the target's own (left out where a stop token was accepted)."""
+    """One round: the accepted draft tokens, then the target's own (left out if a stop token was accepted)."""
 
     session_id: SessionId | None
     round: int
-    candidate: int | None = Field(description="which candidate was kept; null where none was sent")
+    candidate: int | None = Field(description="which candidate was kept; null if none was sent")
     num_drafted: int = Field(ge=0, description="length of the kept candidate")
     num_accepted: int = Field(ge=0)
     acceptance_mask: list[bool] = Field(description="for the kept candidate, by position")
@@ -311,9 +310,33 @@ class StepTime(Reply):
     seconds: float
 
 
+class StrategyFacts(Reply):
+    """What a strategy of a target needs and promises, so that nobody has to know it by name."""
+
+    name: str
+    needs_q: bool = Field(description="every drafted token must come with the q that it was drawn from")
+    max_candidates: int = Field(ge=1)
+    lossless: bool = Field(description="at every temperature; at 0 each strategy is")
+    same_text: bool = Field(description="a seed gives one text, whatever is drafted")
+    draws: bool = Field(description="if nothing is drafted it emits what plain decoding would")
+
+
+_FACTS_BEFORE = [
+    StrategyFacts(name=name, needs_q=q, max_candidates=most, lossless=lossless, same_text=same, draws=draws)
+    for name, q, most, lossless, same, draws in [
+        ("deterministic", False, MAX_CANDIDATES, True, True, True),
+        ("probabilistic", True, 1, True, False, True),
+        ("threshold", False, MAX_CANDIDATES, False, False, True),
+        ("greedy", False, MAX_CANDIDATES, False, True, False),
+    ]
+]
+"""For targets that do not describe their strategies themselves. Newer strategies have no place here."""
+
+
 class Capabilities(Reply):
     rounds: list[Literal["gateway", "target"]]
     strategies: list[Strategy]
+    strategy_facts: list[StrategyFacts] = Field(default=_FACTS_BEFORE, description="one for each of `strategies`")
     default_strategy: Strategy = "deterministic"
     max_candidates: int
     max_draft_tokens: int
@@ -326,6 +349,20 @@ class Capabilities(Reply):
     target_rounds_sampled: bool = Field(
         default=False, description="rounds that the target drives carry drafts at temperature above 0 too"
     )
+
+    @model_validator(mode="after")
+    def _facts_of_every_strategy(self) -> Capabilities:
+        known = {facts.name for facts in self.strategy_facts}
+        for name in self.strategies:
+            if name not in known:
+                raise ValueError(f"strategy_facts: says nothing of {name}")
+        return self
+
+    def facts(self, strategy: Strategy) -> StrategyFacts | None:
+        """None if the target does not offer it."""
+        if strategy not in self.strategies:
+            return None
+        return next(facts for facts in self.strategy_facts if facts.name == strategy)
 
 
 class ModelInfo(Reply):
@@ -353,6 +390,9 @@ class TokenizerInfo(Reply):
     model_id: str
     tokenizer_json: str = Field(description="the whole tokenizer.json, as text")
     chat_template: str | None
+    tool_chat_template: str | None = Field(
+        default=None, description="used in place of chat_template if a request has tools; null: chat_template is"
+    )
     bos_token: str | None
     eos_token: str | None
     special_tokens: dict[str, str] = Field(description="named tokens a chat template may use, bos_token among them")

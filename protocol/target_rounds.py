@@ -1,4 +1,4 @@
-"""What a request's sampling leaves to do: which requests a target that asks a draft worker itself may draft for."""
+"""Which requests may carry drafts in rounds that the target drives itself: a question to their sampling."""
 
 from __future__ import annotations
 

@@ -13,25 +13,26 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from config.gateway import GatewayConfig
-from server import operations
-from server.auth import ApiKeys
 from server.backend import Backend
-from server.background import Background
 from server.errors import ApiError
 from server.gateway import Gateway
-from server.metrics import Metrics
-from server.middleware import Authentication, ConcurrencyLimit, RequestContext, send_error
+from server.http import operations
+from server.http.auth import ApiKeys
+from server.http.middleware import Authentication, ConcurrencyLimit, RequestBoundary, send_error
+from server.metrics import GatewayMetrics
 from server.openai import chat, completions, models
-from server.openai.docs import complete_openapi
+from server.openai.docs import BODIES
 from server.openai.responses import route as responses
 from server.text.model import TextModels
+from serving.openapi import add_bodies
+from serving.tasks import TaskOwner
 
 
 def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
     """The app owns `backend` from its start to its end. Raises OSError or ValueError on an unreadable key file."""
     logging.getLogger("server").setLevel(config.log_level.upper())
-    metrics = Metrics(backend.collectors())
-    gateway = Gateway(config, backend, TextModels(), metrics, Background())
+    metrics = GatewayMetrics(backend.collectors())
+    gateway = Gateway(config, backend, TextModels(), metrics, TaskOwner())
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -55,7 +56,7 @@ def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
     app.state.gateway = gateway
     for router in (chat.router, completions.router, responses.router, models.router, operations.router):
         app.include_router(router)
-    complete_openapi(app)
+    add_bodies(app, BODIES)
 
     async def answer_api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
@@ -84,7 +85,7 @@ def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
             allow_headers=["*"],
             expose_headers=["x-request-id", "openai-processing-ms"],
         )
-    app.add_middleware(RequestContext, metrics=metrics)
+    app.add_middleware(RequestBoundary, metrics=metrics)
     return app
 
 

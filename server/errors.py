@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from protocol import errors as wire
+from server.text import exact_json
 
 # What a client sent may be quoted, but not sent back whole.
 _MAX_MESSAGE_CHARS = 1000
@@ -45,7 +46,7 @@ class ApiError(Exception):
 
 
 def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return exact_json.encodable(text if len(text) <= most else f"{text[: most - 1]}…")
 
 
 class InvalidRequest(ApiError):
@@ -69,7 +70,7 @@ class ModelNotFound(ApiError):
     code = "model_not_found"
 
 
-class Unauthorized(ApiError):
+class InvalidApiKey(ApiError):
     status = 401
     code = "invalid_api_key"
 
@@ -107,7 +108,7 @@ class TookTooLong(ApiError):
     code = "request_timeout"
 
 
-class NotReady(Unavailable):
+class NoModelYet(Unavailable):
     """The target's model and tokenizer are not known yet."""
 
     code = "not_ready"

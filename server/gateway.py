@@ -8,9 +8,9 @@ from fastapi import Request
 
 from config.gateway import GatewayConfig
 from server.backend import Backend
-from server.background import Background
-from server.metrics import Metrics
+from server.metrics import GatewayMetrics
 from server.text.model import TextModels
+from serving.tasks import TaskOwner
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +18,8 @@ class Gateway:
     config: GatewayConfig
     backend: Backend
     texts: TextModels
-    metrics: Metrics
-    background: Background
+    metrics: GatewayMetrics
+    background: TaskOwner
 
 
 def gateway_of(request: Request) -> Gateway:

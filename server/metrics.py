@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from protocol.messages import MAX_CANDIDATES
-from server.choice import Choice
-from server.rounds import Round
+from basics.names import MAX_CANDIDATES
+from server.backend import Round
+from server.text.choice import Choice
 
 _FIRST_TOKEN = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
 _TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
@@ -20,14 +20,16 @@ _REQUEST = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 
 _PHASE = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1, 2.5, 10)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 _DRAFT_LENGTH = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
+_MOST_SOURCES = 16
 _PHASES = ("draft", "verify_forward", "sample", "queue", "network", "total")
 
 
-class Metrics:
+class GatewayMetrics:
     """One registry for one gateway, so that several may live in one process."""
 
     def __init__(self, collectors: Iterable[Collector] = ()) -> None:
         """`collectors` are shown beside its own."""
+        self._sources: set[str] = set()
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         for collector in collectors:
@@ -76,14 +78,22 @@ class Metrics:
         self.http_requests = counter("http_requests", "HTTP requests answered", "method", "path", "status")
         self.errors = counter("request_errors", "Errors told to clients, in a stream too", "status", "code")
 
+    def source_label(self, source: str | None) -> str:
+        """Who drafted, as a label's value. Draft workers name their drafters: past a few names all others are one."""
+        if source is None:
+            return "unknown"
+        if len(self._sources) < _MOST_SOURCES:
+            self._sources.add(source)
+        return source if source in self._sources else "other"
+
     def text(self) -> bytes:
         """In Prometheus' text format."""
         return generate_latest(self.registry)
 
     @contextmanager
-    def sequence(self, prompt_tokens: int, arrived: float) -> Iterator[Sequence]:
+    def sequence(self, prompt_tokens: int, arrived: float) -> Iterator[SequenceMetrics]:
         """Watches over one choice; `arrived` is time.monotonic() when its request came."""
-        sequence = Sequence(self, arrived)
+        sequence = SequenceMetrics(self, arrived)
         self.waiting.inc()
         self.prompt_tokens.inc(prompt_tokens)
         self.request_prompt_tokens.observe(prompt_tokens)
@@ -99,10 +109,10 @@ class Metrics:
         self.candidates.observe(round.num_candidates)
 
 
-class Sequence:
+class SequenceMetrics:
     """The clock of one choice."""
 
-    def __init__(self, metrics: Metrics, arrived: float) -> None:
+    def __init__(self, metrics: GatewayMetrics, arrived: float) -> None:
         self._metrics = metrics
         self._arrived = arrived
         self._last = 0.0
@@ -122,7 +132,7 @@ class Sequence:
         metrics.generation_tokens.inc(kept)
         metrics.observe_round(round)
         if round.num_drafted:
-            source = round.source or "unknown"
+            source = metrics.source_label(round.source)
             accepted = choice.counts.step_accepted[-1]
             metrics.drafts.labels(source).inc()
             metrics.draft_tokens.labels(source).inc(round.num_drafted)

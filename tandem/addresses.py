@@ -7,7 +7,7 @@ import socket
 
 
 def service_url(host: str, port: int) -> str:
-    """Where a service that listens on `host` is reached from this machine."""
+    """The host at which a service that listens on `host` is reached from this machine."""
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
 

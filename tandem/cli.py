@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from config.roles import DraftSettings, Role, ServeSettings, TargetSettings
 from config.settings import SettingsError, UnusableFile, load, unknown_variables
+from tandem import __version__
 from tandem.lifeline import hold_on, is_child
 from tandem.options import ConfigFile, flags_of, with_flags
 from tandem.up_flags import UP_FLAGS, settings_for_up
@@ -56,7 +57,7 @@ def up(
     """Start gateway, draft worker and target worker on this machine, and stop all three with Ctrl-C.
 
     --target and --draft take the bundled model's name, a Hugging Face id, a local folder or a GGUF file. A target
-    alone picks its draft and γ where the pair is a known one, prompt lookup otherwise.
+    alone picks its draft and γ if the pair is a known one, prompt lookup otherwise.
     """
     settings = settings_for_up(given, config)
     from tandem.up import run_up
@@ -101,7 +102,7 @@ def target(given: dict[str, Any], config: ConfigFile = None) -> None:
 @app.command()
 def doctor(
     config: ConfigFile = None,
-    url: Annotated[str | None, typer.Option(help="Gateway; by default where the settings say it listens.")] = None,
+    url: Annotated[str | None, typer.Option(help="Gateway; default: the address in the settings.")] = None,
     target_url: Annotated[str | None, typer.Option(help="Target worker; by default the gateway's first.")] = None,
     draft_url: Annotated[str | None, typer.Option(help="Draft worker; by default the gateway's first.")] = None,
     api_key: Annotated[
@@ -151,13 +152,7 @@ def _options(
 @app.command()
 def version() -> None:
     """Print Tandem's version."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed_version
-
-    try:
-        print(f"tandem {installed_version('tandem')}")
-    except PackageNotFoundError:
-        print("tandem, run from a source tree that is not installed")
+    print(f"tandem {__version__}")
 
 
 def _settings(role: Role, model: type[S], given: Mapping[str, Any], config: Path | None) -> S:

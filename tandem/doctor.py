@@ -1,4 +1,4 @@
-"""`tandem doctor`: looks at a set-up, measures its parts, and says whether speculation pays there."""
+"""`tandem doctor`: checks a set-up, measures its parts, and reports whether speculation pays there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tandem.addresses import service_url
 from tandem.doctor_report import print_report
 from tandem.findings import PromptResult, Report
 from tandem.payoff import Costs, Yield, acceptance_of, judge
-from tandem.probes import Generation, Service, Unreachable
+from tandem.probes import MeasuredAnswer, ProbedService, Unreachable
 from tandem.prompts import PROMPTS
 
 _STEP_GAMMAS = (0, 1, 3, 7)
@@ -26,9 +26,9 @@ _STEP_GAMMAS = (0, 1, 3, 7)
 class Setup:
     """The three services, as far as there are addresses for them."""
 
-    gateway: Service
-    target: Service
-    draft: Service | None
+    gateway: ProbedService
+    target: ProbedService
+    draft: ProbedService | None
 
 
 def run_doctor(
@@ -45,15 +45,15 @@ def run_doctor(
 ) -> int:
     """Print the report. `draft_tokens` None: the gateway's own γ.
 
-    Returns 0 where everything answers and fits together, 1 where not; a bad payoff is no fault.
+    Returns 0 if everything answers and fits together, else 1; a bad payoff is not a fault.
     """
     worker_token = settings.worker_token.get_secret_value() if settings.worker_token else None
     key = api_key or next((key.get_secret_value() for key in settings.api_keys), None)
     verify = str(settings.worker_ca_file) if settings.worker_ca_file else True
     with ExitStack() as stack:
 
-        def service(name: str, address: str, token: str | None, verify: str | bool = True) -> Service:
-            opened = Service(name, address, token, timeout, verify)
+        def service(name: str, address: str, token: str | None, verify: str | bool = True) -> ProbedService:
+            opened = ProbedService(name, address, token, timeout, verify)
             stack.callback(opened.close)
             return opened
 
@@ -105,7 +105,7 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
     return report
 
 
-def _look_at_worker(report: Report, service: Service) -> ModelInfo | None:
+def _look_at_worker(report: Report, service: ProbedService) -> ModelInfo | None:
     try:
         is_ready, detail = service.ready()
         if not is_ready:
@@ -125,7 +125,7 @@ def _look_at_worker(report: Report, service: Service) -> ModelInfo | None:
     return info
 
 
-def _look_at_gateway(report: Report, gateway: Service) -> bool:
+def _look_at_gateway(report: Report, gateway: ProbedService) -> bool:
     try:
         is_ready, detail = gateway.ready()
         report.round_trips_ms[gateway.name] = gateway.round_trip_ms()
@@ -137,9 +137,9 @@ def _look_at_gateway(report: Report, gateway: Service) -> bool:
 
 
 def _compare_vocabularies(
-    report: Report, target_service: Service, draft_service: Service, target: ModelInfo, draft: ModelInfo
+    report: Report, target_service: ProbedService, draft_service: ProbedService, target: ModelInfo, draft: ModelInfo
 ) -> None:
-    from server.workers.vocabulary import differences, same_vocabulary, sizes
+    from server.fleet.compatibility import differences, same_vocabulary, sizes
 
     if target.vocabulary is None:
         report.add("vocabulary", False, "the target reports no vocabulary")
@@ -155,7 +155,7 @@ def _compare_vocabularies(
         report.add("vocabulary", False, f"{draft.id} cannot draft for {target.id}: {what}")
 
 
-def _measure(report: Report, target: Service, draft: Service, draft_tokens: int) -> Costs:
+def _measure(report: Report, target: ProbedService, draft: ProbedService, draft_tokens: int) -> Costs:
     """Step and draft times over a context that repeats itself, so that lookup too has a draft."""
     tokenizer = Tokenizer.from_str(target.tokenizer().tokenizer_json)
     token_ids = tokenizer.encode(PROMPTS["copying"] * 2, add_special_tokens=False).ids
@@ -173,7 +173,9 @@ def _measure(report: Report, target: Service, draft: Service, draft_tokens: int)
     )
 
 
-def _try_prompts(gateway: Service, draft_tokens: int | None, max_tokens: int) -> Iterator[tuple[PromptResult, int]]:
+def _try_prompts(
+    gateway: ProbedService, draft_tokens: int | None, max_tokens: int
+) -> Iterator[tuple[PromptResult, int]]:
     """Each prompt's result, and the γ it was speculated with."""
     model = gateway.models()
     # γ is held, so that what is measured is what the arithmetic is about; adaptation would turn bad drafts off.
@@ -193,10 +195,10 @@ def _try_prompts(gateway: Service, draft_tokens: int | None, max_tokens: int) ->
         yield _compare(kind, plain, speculative, gamma), gamma
 
 
-def _compare(kind: str, plain: Generation, speculative: Generation, draft_tokens: int) -> PromptResult:
+def _compare(kind: str, plain: MeasuredAnswer, speculative: MeasuredAnswer, draft_tokens: int) -> PromptResult:
     numbers = speculative.speculative
     accepted, steps = numbers.get("num_accepted_draft_tokens", 0), numbers.get("num_spec_steps", 0)
-    # Every round emits one token of the target's own, but the last one where a stop token was accepted.
+    # Every round emits one token of the target's own, except the last one if a stop token was accepted.
     rounds = max(speculative.completion_tokens - accepted, steps, 1)
     return PromptResult(
         kind=kind,
@@ -209,7 +211,7 @@ def _compare(kind: str, plain: Generation, speculative: Generation, draft_tokens
     )
 
 
-def _rate(generation: Generation) -> float:
-    """Tokens a second after the first; 0 where everything came at once."""
+def _rate(generation: MeasuredAnswer) -> float:
+    """Tokens a second after the first; 0 if everything came at once."""
     seconds = generation.decode_seconds
     return (generation.completion_tokens - 1) / seconds if seconds > 0 and generation.completion_tokens > 1 else 0.0

@@ -7,7 +7,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tandem.findings import PromptResult, Report
-from tandem.payoff import Verdict
+from tandem.payoff import Payoff
 
 _UNSTEADY = 1.25
 """Beyond this ratio of what was expected and what was measured, times were not those of one and the same machine."""
@@ -31,7 +31,7 @@ def print_report(report: Report) -> None:
         )
 
 
-def verdict_line(result: PromptResult, verdict: Verdict) -> str:
+def verdict_line(result: PromptResult, verdict: Payoff) -> str:
     """What to expect on one kind of prompt, and why not if it does not pay."""
     measured = f", measured {result.speed_up:.2f}×" if result.speed_up else ""
     if verdict.pays:
@@ -47,7 +47,7 @@ def verdict_line(result: PromptResult, verdict: Verdict) -> str:
 
 
 def _disagree(measured: float, expected: float) -> bool:
-    """Whether one says that speculation pays and the other that it does not, by more than times vary anyhow."""
+    """Whether one finds that speculation pays and the other that it does not, by more than times vary anyway."""
     return (measured > 1) != (expected > 1) and max(measured, expected) > _UNSTEADY * min(measured, expected)
 
 

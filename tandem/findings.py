@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 
-from tandem.payoff import Costs, Verdict
+from tandem.payoff import Costs, Payoff
 
 
 @dataclass(slots=True)
 class Check:
-    """One thing looked at. `ok` is None where it is neither right nor wrong."""
+    """One thing checked. `ok` is None if it is neither right nor wrong."""
 
     name: str
     ok: bool | None
@@ -41,7 +41,7 @@ class Report:
     draft_tokens: int = 0
     costs: Costs | None = None
     prompts: list[PromptResult] = field(default_factory=list)
-    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    verdicts: dict[str, Payoff] = field(default_factory=dict)
 
     @property
     def healthy(self) -> bool:

@@ -30,7 +30,7 @@ def hold_on() -> None:
 def _end_with_parent() -> None:
     descriptor = sys.stdin.fileno()
     while os.read(descriptor, 4096):
-        pass  # nothing is ever said on it; only its end means something
+        pass  # nothing is ever sent on it; only its end means something
     os.killpg(0, signal.SIGTERM)
     time.sleep(GRACE_SECONDS)
     os.killpg(0, signal.SIGKILL)

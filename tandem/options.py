@@ -46,7 +46,7 @@ def flags_of(role: Role, model: type[BaseModel], aliases: Mapping[str, tuple[str
 
 
 def ordered_fields(model: type[BaseModel]) -> list[tuple[str, FieldInfo]]:
-    """A service's settings by name, where it listens first."""
+    """A service's settings by name, host and port first."""
     return sorted(model.model_fields.items(), key=lambda item: item[0] not in ("host", "port"))
 
 
@@ -120,7 +120,7 @@ def metavar(field: FieldInfo) -> str:
 
 
 def limits(field: FieldInfo) -> str:
-    """ "1 to 32", "at least 1" or nothing; where a field narrows its type's range, the narrower one."""
+    """ "1 to 32", "at least 1" or nothing; if a field narrows its type's range, the narrower one."""
     found = _constraints(field)
     least: float | None = max((cast(float, c.ge) for c in found if isinstance(c, Ge)), default=None)
     above: float | None = max((cast(float, c.gt) for c in found if isinstance(c, Gt)), default=None)

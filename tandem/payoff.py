@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-MAX_DRAFT_TOKENS = 16
+from basics.names import MAX_DRAFT_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +55,14 @@ class Yield:
     coverage: float = 1.0
 
     def tokens(self, draft_tokens: int) -> float:
-        """Expected tokens a round: 1 + α + α² + … + α^γ where there is a draft, 1 where there is none."""
+        """Expected tokens a round: 1 + α + α² + … + α^γ with a draft, 1 without."""
         drafted = sum(self.acceptance**position for position in range(draft_tokens + 1))
         return self.coverage * drafted + (1 - self.coverage)
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """`speed_up` is expected tokens a second over plain decoding's; `reasons` is empty where it is above 1."""
+class Payoff:
+    """`speed_up` is expected tokens a second over plain decoding's; `reasons` is empty if it is above 1."""
 
     draft_tokens: int
     tokens_a_round: float
@@ -97,14 +97,14 @@ def speed_up(costs: Costs, gains: Yield, draft_tokens: int) -> float:
     return gains.tokens(draft_tokens) * costs.step(1) / mean_round
 
 
-def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Verdict:
-    """The speed-up to expect, the γ that would be best, and where it does not pay: why."""
+def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Payoff:
+    """The speed-up to expect, the γ that would be best, and, if it does not pay, why."""
     expected = speed_up(costs, gains, draft_tokens)
     best = max(range(1, MAX_DRAFT_TOKENS + 1), key=lambda gamma: speed_up(costs, gains, gamma))
     best_speed_up = speed_up(costs, gains, best)
     plain = costs.step(1)
     tokens = gains.tokens(draft_tokens)
-    return Verdict(
+    return Payoff(
         draft_tokens=draft_tokens,
         tokens_a_round=tokens,
         round_ms=tokens * plain / expected,
@@ -121,7 +121,7 @@ def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
     """The parts that alone are to blame (without one of them speculation would pay), the dearest first.
 
     Each is measured by the speed-up there would be without it (for acceptance: were all accepted). Beside the first
-    one, and where no part alone is to blame, those that make up a tenth of a round or more are told.
+    one; if no part alone is to blame, those that make up a tenth of a round or more are named.
     """
     gamma, plain = draft_tokens, costs.step(1)
     draft = costs.draft_call + gamma * costs.draft_token

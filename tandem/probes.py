@@ -32,11 +32,11 @@ REPEATS = 5
 
 
 class Unreachable(Exception):
-    """A call that brought no usable answer; the message says whose and why."""
+    """A call without a usable answer; the message has the reason."""
 
 
 @dataclass(frozen=True, slots=True)
-class Generation:
+class MeasuredAnswer:
     """One streamed answer. `decode_seconds` runs from the first piece of text to the last."""
 
     text: str
@@ -45,7 +45,7 @@ class Generation:
     speculative: dict[str, Any]
 
 
-class Service:
+class ProbedService:
     """The gateway or a worker, over one kept-alive connection."""
 
     def __init__(self, name: str, url: str, token: str | None, timeout: float, verify: str | bool = True) -> None:
@@ -70,7 +70,7 @@ class Service:
             raise Unreachable(f"{self.name} at {self.url}: {_words(error)}") from None
 
     def first_worker(self, role: Literal["target", "draft"]) -> str | None:
-        """The address of the gateway's first worker of a role, as its /ready names it; None where it names none."""
+        """The address of the gateway's first worker of a role, as its /ready names it; None if it names none."""
         try:
             _, detail = self.ready()
         except Unreachable:
@@ -118,8 +118,8 @@ class Service:
         except (ValueError, LookupError, TypeError):
             raise Unreachable(f"{self.name} at {self.url}: /v1/models answers no model") from None
 
-    def generate(self, body: dict[str, Any]) -> Generation:
-        """A streamed chat completion, timed. Raises Unreachable where it fails or takes too long."""
+    def generate(self, body: dict[str, Any]) -> MeasuredAnswer:
+        """A streamed chat completion, timed. Raises Unreachable if it fails or takes too long."""
         text, tokens, speculative = "", 0, {}
         first = last = 0.0
         deadline = time.monotonic() + self._timeout
@@ -147,7 +147,7 @@ class Service:
                         speculative = (chunk.get("metrics") or {}).get("speculative_decoding", {})
         except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise Unreachable(f"{self.name} at {self.url}: {_words(error)}") from None
-        return Generation(text, tokens, last - first, speculative)
+        return MeasuredAnswer(text, tokens, last - first, speculative)
 
     def _rounds(self, path: str, reply: type[M], request: Any, token_ids: list[int]) -> list[M]:
         """The same context asked several times in one session of its own, freed afterwards; the first call reads it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from config.variables import LIFELINE_VARIABLE
 
 DRAIN_SECONDS = 5.0
-"""How long `tandem up` lets running streams go on after it was told to stop."""
+"""How long `tandem up` lets running streams go on after it was asked to stop."""
 _TAIL_LINES = 8
 # A level as loggers print it (in capitals, or as JSON's value), or the start of a traceback.
 _ERROR = re.compile(r"\b(ERROR|CRITICAL|FATAL)\b|\"level\": ?\"(error|critical)\"|^Traceback ")
@@ -37,7 +37,7 @@ class Child:
     ) -> None:
         """Starts `command`. Errors in its log, and all of it with `show_all`, go to `show(name, line)`.
 
-        Raises OSError where the command or the log file cannot be had.
+        Raises OSError if the command cannot be started or the log file cannot be opened.
         """
         self.name = name
         self._show = show

@@ -1,4 +1,4 @@
-"""What `tandem up` shows while its processes get ready: a live line each, or plain lines where there is no terminal."""
+"""What `tandem up` shows while its processes get ready: a live line each, or plain lines without a terminal."""
 
 from __future__ import annotations
 

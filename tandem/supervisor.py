@@ -19,7 +19,7 @@ from tandem.processes import DRAIN_SECONDS, Child, stop_all
 from tandem.progress import Progress
 
 POLL_SECONDS = 0.2
-# For running requests to end; where a process has died, most of them cannot.
+# For running requests to end; if a process has died, most of them cannot.
 DRAIN_SECONDS_AFTER_A_DEATH = 1.0
 # Beyond the drain, for all processes to end.
 GRACE_SECONDS = 5.0
@@ -27,10 +27,10 @@ SAME_SIGNAL_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
-    """One process to run and where it answers /ready; `port_flag` is the flag that moves it elsewhere.
+class ChildService:
+    """One process to run and the address of its /ready; `port_flag` is the flag that moves it elsewhere.
 
-    `waits_for` is shown until it is ready, where that says more to a person than what /ready says.
+    `waits_for` is shown until it is ready, if that is clearer to a person than what /ready reports.
     """
 
     label: str
@@ -41,14 +41,14 @@ class Service:
     waits_for: str | None = None
 
 
-class Failure(Exception):
-    """The set cannot run (on); the message says why."""
+class StartFailure(Exception):
+    """The set cannot run (on); the message has the reason."""
 
 
 class Supervisor:
     def __init__(
         self,
-        services: Sequence[Service],
+        services: Sequence[ChildService],
         console: Console,
         *,
         log_dir: Path | None = None,
@@ -83,7 +83,7 @@ class Supervisor:
                     self._check_alive()
             self._console.print("Stopping …")
             return 0
-        except (Failure, OSError) as error:
+        except (StartFailure, OSError) as error:
             self._console.print(f"tandem: {error}", markup=False, soft_wrap=True)
             self._drain_seconds = min(self._drain_seconds, DRAIN_SECONDS_AFTER_A_DEATH)
             return 1
@@ -121,14 +121,14 @@ class Supervisor:
             self._children.append(child)
 
     def _until_ready(self, timeout: float) -> bool:
-        """True once all are ready, False where a signal came first."""
+        """True once all are ready, False if a signal came first."""
         deadline = time.monotonic() + timeout
         waiting = {service.label: service for service in self._services}
         with self._progress, httpx.Client(timeout=2.0, trust_env=False) as client:
             while waiting and not self._stop.wait(POLL_SECONDS):
                 self._check_alive()
                 if time.monotonic() > deadline:
-                    raise Failure(f"not ready after {timeout:g} seconds: {', '.join(waiting)}")
+                    raise StartFailure(f"not ready after {timeout:g} seconds: {', '.join(waiting)}")
                 for label, service in list(waiting.items()):
                     is_ready, detail = readiness(client, service)
                     self._progress.show(label, "ready" if is_ready else detail, done=is_ready)
@@ -139,11 +139,11 @@ class Supervisor:
     def _check_alive(self) -> None:
         for child in self._children:
             if child.exit_code() is not None:
-                raise Failure(child.obituary())
+                raise StartFailure(child.obituary())
 
 
-def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
-    """Whether it is ready, and what it says it is doing if not."""
+def readiness(client: httpx.Client, service: ChildService) -> tuple[bool, str]:
+    """Whether it is ready, and if not what it reports to be doing."""
     try:
         answer = client.get(f"{service_url(service.host, service.port)}/ready")
     except httpx.HTTPError:
@@ -156,10 +156,10 @@ def readiness(client: httpx.Client, service: Service) -> tuple[bool, str]:
         return False, f"not ready (HTTP {answer.status_code})"
 
 
-def refuse_taken_port(service: Service) -> None:
-    """Raises Failure before anything is loaded where the port cannot be had."""
+def refuse_taken_port(service: ChildService) -> None:
+    """Raises StartFailure, before anything is loaded, if the port cannot be used."""
     if fault := listening_fault(service.host, service.port):
-        raise Failure(
+        raise StartFailure(
             f"port {service.port} on {service.host}, for the {service.label}, cannot be used "
             f"({fault}): free it, or choose another with {service.port_flag}"
         )

@@ -11,8 +11,9 @@ import httpx
 from rich.console import Console
 
 from config.roles import Role
+from tandem import ROOT
 from tandem.addresses import is_loopback, service_url
-from tandem.supervisor import Service, Supervisor
+from tandem.supervisor import ChildService, Supervisor
 from tandem.up_flags import UpSettings
 
 _LABELS: dict[Role, str] = {"target": "target", "draft": "draft", "serve": "gateway"}
@@ -21,7 +22,7 @@ _LABELS: dict[Role, str] = {"target": "target", "draft": "draft", "serve": "gate
 def run_up(
     settings: UpSettings, *, config: Path | None, ready_timeout: float, log_dir: Path | None, verbose: bool
 ) -> int:
-    """Run until Ctrl-C, SIGTERM or the death of a process. The exit code: 0 where it was asked to stop."""
+    """Run until Ctrl-C, SIGTERM or the death of a process. The exit code: 0 if it was asked to stop."""
     console = Console(stderr=True, highlight=False)
     target, draft = settings.target.model, settings.draft.model
     console.print(f"Tandem: target {target}, draft {draft}, γ {settings.serve.draft_tokens}", markup=False)
@@ -37,7 +38,7 @@ def run_up(
 
 
 def warn_if_public(settings: UpSettings, console: Console) -> None:
-    """Loudly, where others can reach a service that asks for no key."""
+    """Loudly, if others can reach a service that asks for no key."""
     serve, draft, target = settings.serve, settings.draft, settings.target
     listeners = [
         ("gateway", serve.host, bool(serve.api_keys or serve.api_key_file), "TANDEM_SERVE_API_KEYS"),
@@ -54,13 +55,14 @@ def warn_if_public(settings: UpSettings, console: Console) -> None:
             )
 
 
-def services(settings: UpSettings, config: Path | None) -> list[Service]:
+def services(settings: UpSettings, config: Path | None) -> list[ChildService]:
     """The three processes, workers first."""
     file = ["--config", str(config)] if config else []
 
-    def service(role: Role, host: str, port: int, port_flag: str, waits_for: str | None = None) -> Service:
-        command = (sys.executable, "-m", "tandem", role, *settings.arguments[role], *file)
-        return Service(_LABELS[role], host, port, port_flag, command, waits_for)
+    def service(role: Role, host: str, port: int, port_flag: str, waits_for: str | None = None) -> ChildService:
+        # -P: without the folder of the file, whose modules would be found under their bare names.
+        command = (sys.executable, "-P", str(ROOT / "tandem" / "__main__.py"), role, *settings.arguments[role], *file)
+        return ChildService(_LABELS[role], host, port, port_flag, command, waits_for)
 
     return [
         service("target", settings.target.host, settings.target.port, "--target-port"),
@@ -79,7 +81,7 @@ def announce(settings: UpSettings) -> None:
 
 
 def served_model(gateway: str, key: str | None) -> str | None:
-    """The name that clients use for the model; None where the gateway would not say."""
+    """The name that clients use for the model; None if the gateway does not answer."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         answer = httpx.get(f"{gateway}/v1/models", headers=headers, timeout=5, trust_env=False).raise_for_status()

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
-from config.pairs import LOOKUP, full_id, pair_for
+from basics.names import LOOKUP
+from config.pairs import full_id, pair_for
 from config.roles import ROLES, DraftSettings, Role, ServeSettings, TargetSettings
 from config.settings import Loaded, SettingsError, load
 from tandem.addresses import service_url

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from config.workers import TargetWorkerConfig
 from engines.errors import ModelError
-from engines.vllm.versions import check_installed
+from engines.table import adapter
 from protocol.errors import EngineFailure, WireError
 from protocol.messages import (
     GenerateRequest,
@@ -23,12 +23,12 @@ from protocol.messages import (
     VerifyRequest,
     VerifyResponse,
 )
+from serving.disconnects import until_client_leaves
 from target_worker.engine import TargetEngine
 from target_worker.metrics import TargetMetrics
 from target_worker.service import TargetService
-from worker.answers import json_response
+from worker.answers import LinesResponse, json_response
 from worker.batch import parse_batch, serve_batch
-from worker.departures import LinesResponse, until_gone
 from worker.http import Shell, parse
 from worker.lifecycle import Lifecycle, stop_process
 from worker.metrics import session_counters, session_gauges
@@ -64,7 +64,7 @@ def create_app(
 
     async def verify_batch(request: Request) -> Response:
         items = parse_batch(VerifyBatchRequest, VerifyRequest, await shell.read_body(request))
-        answers = await until_gone(request, serve_batch(items, verify, VerifyBatchItem))
+        answers = await until_client_leaves(request.receive, serve_batch(items, verify, VerifyBatchItem))
         return json_response(VerifyBatchResponse(items=answers))
 
     async def check_grammar(request: GrammarCheckRequest) -> GrammarCheckResponse:
@@ -74,7 +74,7 @@ def create_app(
         message = parse(GenerateRequest, await shell.read_body(request))
         rounds = lifecycle.get().generate(message)
         # What fails before the first token is still answered with its own status.
-        first = await until_gone(request, anext(rounds))
+        first = await until_client_leaves(request.receive, anext(rounds))
         return LinesResponse(_lines(first, rounds), config.stall_timeout_ms / 1000)
 
     shell.post("/v1/verify", VerifyRequest, VerifyResponse, verify)
@@ -109,11 +109,5 @@ def _load(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> TargetEngine:
-    if config.engine == "vllm":
-        check_installed()
-        from target_worker.vllm import engine as vllm_engine
-
-        return vllm_engine.load_target(config, metrics, progress, on_death)
-    from target_worker.runtime import engine as torch_engine
-
-    return torch_engine.load_target(config, metrics, progress)
+    engine: TargetEngine = adapter("target_worker", config.engine).load_target(config, metrics, progress, on_death)
+    return engine

@@ -5,16 +5,47 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from basics.metrics import Watched
+from basics.names import MAX_DRAFT_TOKENS, Strategy
+from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from protocol.messages import GenerateRequest, Grammar, ModelInfo, TokenizerInfo, VerifyRequest, VerifyResponse
-from worker.metrics import Reading
+from protocol.messages import (
+    MAX_LOGPROBS,
+    Capabilities,
+    GenerateRequest,
+    Grammar,
+    ModelInfo,
+    Sampling,
+    TokenizerInfo,
+    VerifyRequest,
+    VerifyResponse,
+)
+from target_worker.strategies import STRATEGIES
+
+UNREAD_ROUNDS = 32
+"""Rounds a stream may be ahead of its reader before it waits."""
+
+
+def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy]) -> Capabilities:
+    """What a target on this engine can do; the engine that loads a model adds the grammars that it honours."""
+    return Capabilities(
+        rounds=["gateway"],
+        strategies=list(strategies),
+        strategy_facts=[STRATEGIES[name].facts(name) for name in strategies],
+        default_strategy=config.strategy,
+        max_candidates=config.max_candidates,
+        max_draft_tokens=MAX_DRAFT_TOKENS,
+        max_logprobs=MAX_LOGPROBS,
+        sampling=list(Sampling.model_fields),
+        grammar_types=[],
+    )
 
 
 class TargetEngine(Protocol):
     """A target model with its memory. Requests that reach it are checked (target_worker/checks.py).
 
     `ids` is the whole context of a request and does not change while it is served; `owner` is the session's serial,
-    None where the request belongs to no session. Cancelling a call frees what it holds before it returns.
+    None if the request belongs to no session. Cancelling a call frees what it holds before it returns.
     """
 
     info: ModelInfo
@@ -27,7 +58,7 @@ class TargetEngine(Protocol):
         ...
 
     async def check_grammar(self, grammar: Grammar) -> None:
-        """Raises BadRequest with the reason where this grammar of a supported type can't be honoured; QueueFull."""
+        """Raises BadRequest with the reason if this grammar of a supported type can't be honoured; QueueFull."""
         ...
 
     def rounds(self) -> Channel[VerifyResponse]:
@@ -49,11 +80,11 @@ class TargetEngine(Protocol):
         """The session with this serial is gone."""
         ...
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         """What metrics show of the engine's state."""
         ...
 
-    def counters(self) -> Sequence[Reading]: ...
+    def counters(self) -> Sequence[Watched]: ...
 
     def close(self, patience: float) -> None:
         """Give running work `patience` seconds, then end it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from prometheus_client import Counter
 
-from protocol.messages import MAX_DRAFT_TOKENS, VerifyResponse
+from basics.names import MAX_DRAFT_TOKENS
+from protocol.messages import VerifyResponse
 from worker.metrics import WorkerMetrics
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class CandidateTree:
-    """`token_ids[i]` continues node `parents[i] < i`, or the context's last token where that is −1.
+    """`token_ids[i]` continues node `parents[i] < i`, or the context's last token if that is −1.
 
     `paths[c]` are the nodes of candidate c, root first.
     """

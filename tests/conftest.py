@@ -23,3 +23,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _FIRST.index(item.path.name) if is_first else len(_FIRST)
 
     items.sort(key=place)
+
+
+@pytest.fixture(scope="session")
+def bitwise() -> None:
+    """For tests and fixtures that need the torch engine's bitwise mode: skips where this processor cannot have it."""
+    from tests.bitwise import refusal  # imports torch, whose environment must be prepared first
+
+    if (reason := refusal()) is not None:
+        pytest.skip(f"bitwise mode cannot be had on this processor: {reason}")

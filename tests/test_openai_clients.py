@@ -16,8 +16,8 @@ import torch
 from pydantic import BaseModel, Field
 from transformers import AutoModelForCausalLM
 
-from tests.stack import Stack, running_stack
-from tests.tiny_models import make_tiny_model, make_tokenizer, truncate_model
+from testing.in_process import Stack, running_stack
+from testing.tiny_models import make_tiny_model, make_tokenizer, truncate_model
 
 TEMPLATE = (
     "{% for tool in tools or [] %}{{ tool | tojson }}<tool_call>{% endfor %}"
@@ -61,7 +61,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stack(target: Path) -> Iterator[Stack]:
+def stack(bitwise: None, target: Path) -> Iterator[Stack]:
     with running_stack(target, truncate_model(target, target.parent / "draft", layers=2)) as stack:
         yield stack
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.stack import Stack, running_stack
-from tests.tiny_models import make_tiny_model
+from testing.in_process import Stack, running_stack
+from testing.tiny_models import make_tiny_model
 
 FIXED: dict[str, Any] = {"draft_tokens": 5, "adaptive_speculation": False}
 PLAIN: dict[str, Any] = {"enabled": False}
@@ -21,7 +21,7 @@ RECORD = {
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = make_tiny_model(tmp_path_factory.mktemp("models") / "target", layers=3, context_length=512)
     with running_stack(folder) as stack:
         yield stack

@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
+from testing.in_process import Stack, running_stack
+from testing.tiny_models import make_tiny_model, make_tokenizer, truncate_model
+from testing.wire import request
 from tests.engines.grammar import schemas
-from tests.stack import Stack, running_stack
-from tests.tiny_models import make_tiny_model, make_tokenizer, truncate_model
-from tests.wire import request
 
 PLAIN: dict[str, Any] = {"enabled": False}
 DRAFTED: list[dict[str, Any]] = [
@@ -43,7 +43,7 @@ AT_ONCE = 8
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("models")
     target = make_tiny_model(folder / "target", layers=3, context_length=512)
     with running_stack(target, truncate_model(target, folder / "draft", layers=2)) as stack:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from transformers import PreTrainedTokenizerFast
 
-from tests.stack import Stack, running_stack
+from testing.in_process import Stack, running_stack
+from testing.tiny_models import make_tiny_model
 from tests.test_openai_clients import ADD, HI, TELL, Sum
-from tests.tiny_models import make_tiny_model
 
 PLAIN: dict[str, Any] = {"enabled": False}
 DRAFTED: dict[str, Any] = {"draft_tokens": 6, "adaptive_speculation": False}
@@ -64,7 +64,7 @@ def form(request: pytest.FixtureRequest) -> Format:
 
 
 @pytest.fixture(scope="module")
-def stack(form: Format, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(bitwise: None, form: Format, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = make_tiny_model(tmp_path_factory.mktemp("models"), context_length=1024, vocabulary=448)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": [form.mark]}, replace_extra_special_tokens=False)

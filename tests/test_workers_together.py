@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from benchmarks.scripted_draft import Script
 from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
-from server.adaptive.planner import AdaptivePlanner, FixedPlanner, Outcome, PairState, Plan, Times
-from server.adaptive.times import DraftTimes, StepTimes
-from server.round_loop import Planner
+from server.fleet.times import DraftTimes, StepTimes
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
+from server.rounds.loop import Planner
 from target_worker.app import create_app as create_target_app
-from tests.fake_runner import FakeRunner
-from tests.tiny_models import make_tiny_model, truncate_model
-from tests.worker_apps import Drafter, Target, running
+from testing.fakes.runner import FakeRunner
+from testing.scripted_draft import Script
+from testing.tiny_models import make_tiny_model, truncate_model
+from testing.worker_apps import Drafter, Target, running
 
 LENGTH = 12
 VOCABULARY = 384
@@ -76,7 +76,7 @@ async def started(folder: Path) -> AsyncIterator[tuple[Target, Drafter]]:
 
 
 @pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with asyncio.Runner() as events:
         both = started(tmp_path_factory.mktemp("models"))
         target, drafter = events.run(both.__aenter__())
@@ -182,9 +182,9 @@ async def speculative(
             plain_left -= len(answer["token_ids"])
 
 
-def outcome(plan: Plan, drafts: list[dict[str, Any]], answer: dict[str, Any]) -> Outcome:
+def outcome(plan: RoundPlan, drafts: list[dict[str, Any]], answer: dict[str, Any]) -> RoundOutcome:
     """As the round loop tells it, on a clock of its own: a draft token costs a tenth of a step."""
-    return Outcome(
+    return RoundOutcome(
         asked=plan.draft_tokens,
         num_candidates=plan.num_candidates,
         drafted=answer["num_drafted"],

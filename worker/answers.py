@@ -1,12 +1,20 @@
-"""A worker's answers: JSON, and one shape of error."""
+"""A worker's answers: JSON, JSON lines, and one shape of error."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+
 from fastapi import Response
 from pydantic import BaseModel
+from starlette.types import Message, Receive, Scope, Send
 
 from protocol.errors import QueueFull, WireError
+from serving.disconnects import ClientGone, until_client_leaves
 from worker.errors import Unauthorized
+
+logger = logging.getLogger(__name__)
 
 _RETRY_AFTER_SECONDS = 1
 
@@ -22,3 +30,37 @@ def error_response(error: WireError) -> Response:
     if isinstance(error, Unauthorized):
         response.headers["WWW-Authenticate"] = "Bearer"
     return response
+
+
+class LinesResponse(Response):
+    """JSON lines, each sent as soon as there is one. A reader that leaves, or stalls, ends the iterator at once."""
+
+    media_type = "application/x-ndjson"
+
+    def __init__(self, lines: AsyncGenerator[BaseModel, None], stall_seconds: float) -> None:
+        super().__init__()
+        del self.headers["content-length"]
+        self._lines = lines
+        self._stall_seconds = stall_seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await until_client_leaves(receive, self._send(send))
+        except ClientGone:
+            logger.debug("a reader left its stream")
+        except TimeoutError:
+            # Returning in mid-answer has the server close the connection: no more can reach this reader.
+            logger.warning("a reader left its stream unread for %g s and was cut off", self._stall_seconds)
+        finally:
+            await self._lines.aclose()
+
+    async def _send(self, send: Send) -> None:
+        async def bounded(message: Message) -> None:
+            async with asyncio.timeout(self._stall_seconds):
+                await send(message)
+
+        await bounded({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for line in self._lines:
+            body = line.__pydantic_serializer__.to_json(line) + b"\n"
+            await bounded({"type": "http.response.body", "body": body, "more_body": True})
+        await bounded({"type": "http.response.body", "body": b"", "more_body": False})

@@ -22,7 +22,7 @@ A = TypeVar("A", bound=BaseModel)
 def parse_batch(batch: type[BaseModel], item: type[M], body: bytes) -> list[M | WireError]:
     """The items of a batch message, or in place of each invalid one what is wrong with it.
 
-    Raises InvalidMessage where the batch itself is no batch.
+    Raises InvalidMessage if the batch itself is malformed.
     """
     try:
         return list(batch.model_validate_json(body).items)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""A session's call in flight: whoever waits for it, and what they get where it is cancelled."""
+"""A session's call in flight: those that wait for it, and what they get if it is cancelled."""
 
 from __future__ import annotations
 

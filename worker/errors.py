@@ -50,13 +50,6 @@ class BodyTooLarge(WireError):
     code = "body_too_large"
 
 
-class ClientGone(WireError):
-    """The client has left; nobody reads this (nginx's status for it, for the metrics)."""
-
-    status = 499
-    code = "client_gone"
-
-
 def invalid_message(error: ValidationError, model: type[BaseModel]) -> InvalidMessage:
     """The first of pydantic's complaints, its place as a dotted path; nothing of the input is repeated."""
     details = error.errors(include_url=False, include_context=False, include_input=False)

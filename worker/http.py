@@ -6,26 +6,24 @@ FastAPI's own body handling is not used; the models are put into the OpenAPI doc
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel, ValidationError
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 
 from config.workers import WorkerConfig
 from protocol.errors import ErrorBody, WireError
+from serving.bodies import read_body
+from serving.disconnects import CLIENT_GONE_STATUS, ClientGone, until_client_leaves
+from serving.openapi import add_bodies, request_body
 from worker.answers import error_response, json_response
-from worker.departures import until_gone
 from worker.errors import (
     BodyTimeout,
     BodyTooLarge,
-    ClientGone,
     MethodNotAllowed,
     NotFound,
     invalid_message,
@@ -60,8 +58,9 @@ class Shell:
         token = config.worker_token.get_secret_value() if config.worker_token is not None else None
         self.app.add_middleware(Guard, metrics=metrics, token=token)
         self.app.add_exception_handler(WireError, _answer_wire_error)
+        self.app.add_exception_handler(ClientGone, _note_client_gone)
         self.app.add_exception_handler(HTTPException, _answer_http_error)
-        self.app.openapi = self._openapi  # type: ignore[method-assign]
+        add_bodies(self.app, self._messages)
 
     def post(
         self,
@@ -74,7 +73,7 @@ class Shell:
 
         async def endpoint(request: Request) -> Response:
             parsed = parse(message, await self.read_body(request))
-            return json_response(await until_gone(request, handler(parsed)))
+            return json_response(await until_client_leaves(request.receive, handler(parsed)))
 
         self.route(path, message, reply, endpoint)
 
@@ -88,8 +87,6 @@ class Shell:
     ) -> None:
         """A POST endpoint that does its own reading (`read_body`) and answering."""
         self._messages.append(message)
-        schema = {"$ref": f"#/components/schemas/{message.__name__}"}
-        content = {"application/json": {"schema": schema}}
         responses: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in _STATUSES}
         responses[200] = {"model": reply} if media_type == "application/json" else {"content": {media_type: {}}}
         self.app.add_api_route(
@@ -98,7 +95,7 @@ class Shell:
             methods=["POST"],
             response_model=None,
             responses=responses,
-            openapi_extra={"requestBody": {"required": True, "content": content}},
+            openapi_extra=request_body(message),
         )
 
     def get(
@@ -114,41 +111,19 @@ class Shell:
         self.app.add_api_route(
             path, endpoint, methods=["GET"], response_model=None, responses={**responses, 200: {"model": reply}}
         )
+        # As load balancers ask. A route of its own: in the description of the API one name goes with one method.
+        self.app.add_api_route(path, endpoint, methods=["HEAD"], response_model=None, include_in_schema=False)
 
     async def read_body(self, request: Request) -> bytes:
         """The whole body. Raises BodyTooLarge, BodyTimeout, ClientGone."""
         limit = self._config.body_limit_bytes
-        too_large = BodyTooLarge(f"the body may have {limit} bytes at most")
-        declared = request.headers.get("content-length", "")
-        if declared.isdigit() and int(declared) > limit:
-            raise too_large
-        chunks: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(self._config.body_timeout_ms / 1000):
-                while True:
-                    message = await request.receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone("the client left before its request was whole")
-                    chunks.append(message.get("body", b""))
-                    size += len(chunks[-1])
-                    if size > limit:
-                        raise too_large
-                    if not message.get("more_body", False):
-                        return b"".join(chunks)
-        except TimeoutError:
-            raise BodyTimeout("the body did not arrive in time") from None
-
-    def _openapi(self) -> dict[str, Any]:
-        if self.app.openapi_schema is None:
-            schema = get_openapi(title=self.app.title, version=self.app.version, routes=self.app.routes)
-            _, messages = models_json_schema(
-                [(message, "validation") for message in self._messages], ref_template="#/components/schemas/{model}"
-            )
-            schemas = schema.setdefault("components", {}).setdefault("schemas", {})
-            schemas.update(messages.get("$defs", {}))
-            self.app.openapi_schema = schema
-        return self.app.openapi_schema
+        return await read_body(
+            request,
+            max_bytes=limit,
+            seconds=self._config.body_timeout_ms / 1000,
+            too_large=BodyTooLarge(f"the body may have {limit} bytes at most"),
+            too_late=BodyTimeout("the body did not arrive in time"),
+        )
 
 
 def parse(model: type[M], body: bytes) -> M:
@@ -163,6 +138,11 @@ async def _answer_wire_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WireError)
     request.app.state.metrics.errors.labels(error.code).inc()
     return error_response(error)
+
+
+async def _note_client_gone(request: Request, error: Exception) -> Response:
+    request.app.state.metrics.errors.labels("client_gone").inc()
+    return Response(status_code=CLIENT_GONE_STATUS)
 
 
 async def _answer_http_error(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Loading a model behind an open port, so that /health answers and /ready says what is going on."""
+"""Loading a model behind an open port, so that /health answers and /ready reports the progress."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Lifecycle(Generic[S]):
         expected: type[Exception] | tuple[type[Exception], ...] = (),
         on_loaded: Callable[[], None] = lambda: None,
     ) -> None:
-        """`load(progress)` tells what it is at; `on_failure(reason)` hears that it raised, or what `fail` was told.
-        `on_loaded` is called once it is through, before the first call is let in.
+        """`load(progress)` reports its progress; `on_failure(reason)` is called if it raises, or with what `fail` gets.
+        `on_loaded` is called once it returns, before the first call is let in.
 
-        What it raises is logged with its traceback, but for `expected`: those say themselves what the user got wrong.
+        An exception is logged with its traceback, except for `expected` ones, whose message is all that the user needs.
         """
         self._load = load
         self._on_failure = on_failure
@@ -74,7 +74,7 @@ class Lifecycle(Generic[S]):
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         """The app's: loading begins as it starts, and what was loaded is closed as it stops."""
         self._events = asyncio.get_running_loop()
-        # A daemon thread, so that a process told to stop while loading does not wait for it.
+        # A daemon thread, so that a process asked to stop while loading does not wait for it.
         threading.Thread(target=self._run, name="tandem-load", daemon=True).start()
         yield
         self._draining = True
@@ -94,7 +94,7 @@ class Lifecycle(Generic[S]):
         return Ready(ready=ready, detail=self._detail)
 
     def fail(self, reason: str, during: str = "") -> None:
-        """The service cannot go on: no call is let in any more, /ready says why, and `on_failure` hears it."""
+        """The service cannot go on: no call is let in any more, /ready gives the reason, and `on_failure` gets it."""
         self._failed = True
         self._detail = during + reason
         if self._events is not None and not self._events.is_closed():

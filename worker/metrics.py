@@ -1,14 +1,15 @@
-"""A worker's Prometheus metrics. Names are vLLM's where vLLM has the metric, with `tandem_` for `vllm:`."""
+"""A worker's Prometheus metrics. Names are vLLM's if vLLM has the metric, with `tandem_` for `vllm:`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from basics.metrics import Watched
 from protocol.messages import DraftTimings, VerifyTimings
 from worker.sessions import SessionTable
 
@@ -16,9 +17,6 @@ _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _SESSIONS = (1, 2, 4, 8, 16, 32, 64)
 _PHASES = ("queue", "forward", "sample", "total")
-
-Reading = tuple[str, str, Callable[[], float]]
-"""Name, help text, and how to read the value of now."""
 
 
 class WorkerMetrics:
@@ -60,7 +58,7 @@ class WorkerMetrics:
         self._sample.observe(timings.sample_ms / 1e3)
         self._total.observe(timings.total_ms / 1e3)
 
-    def watch(self, gauges: Iterable[Reading] = (), counters: Iterable[Reading] = ()) -> None:
+    def watch(self, gauges: Iterable[Watched] = (), counters: Iterable[Watched] = ()) -> None:
         """Values that live elsewhere and are read when Prometheus asks."""
         self.registry.register(_Readings(list(gauges), list(counters)))
 
@@ -69,19 +67,19 @@ class WorkerMetrics:
         return generate_latest(self.registry)
 
 
-def session_gauges(sessions: SessionTable[Any]) -> list[Reading]:
+def session_gauges(sessions: SessionTable[Any]) -> list[Watched]:
     return [
         ("sessions", "Sessions whose token ids are held", lambda: len(sessions)),
         ("session_tokens", "Token ids held for all sessions", lambda: sessions.tokens),
     ]
 
 
-def session_counters(sessions: SessionTable[Any]) -> list[Reading]:
+def session_counters(sessions: SessionTable[Any]) -> list[Watched]:
     return [("num_session_evictions", "Sessions forgotten to make room", lambda: sessions.evictions)]
 
 
 class _Readings(Collector):
-    def __init__(self, gauges: list[Reading], counters: list[Reading]) -> None:
+    def __init__(self, gauges: list[Watched], counters: list[Watched]) -> None:
         self._gauges = gauges
         self._counters = counters
 

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from basics.prefix import shared_prefix
 from protocol.errors import BadRequest, ContextMismatch
 from protocol.hashing import PrefixHashes
 from protocol.messages import Context
@@ -15,21 +16,6 @@ from worker.calls import Call
 S = TypeVar("S")
 
 _serials = itertools.count(1)
-_COMPARE_BLOCK = 512
-
-
-def common_prefix(held: list[int], start: int, token_ids: list[int]) -> int:
-    """How many of `token_ids` equal held[start:], from their first on."""
-    limit = min(len(held) - start, len(token_ids))
-    done = 0
-    while done < limit:
-        size = min(_COMPARE_BLOCK, limit - done)
-        if held[start + done : start + done + size] != token_ids[done : done + size]:
-            while held[start + done] == token_ids[done]:
-                done += 1
-            return done
-        done += size
-    return limit
 
 
 @dataclass(eq=False)
@@ -50,14 +36,14 @@ class Session(Generic[S]):
     counted: int = 0
     used: float = field(default_factory=time.monotonic)
     answered: bool = False
-    _settled: int = 0
+    _settled: dict[str, int] = field(default_factory=dict)
     serial: int = field(default_factory=lambda: next(_serials))
 
     def __post_init__(self) -> None:
         self.hashes = PrefixHashes(self.cache_salt)
 
     def read(self, context: Context) -> None:
-        """Make `ids` the context's. Raises ContextMismatch where its prefix is not held, BadRequest where no prefix is.
+        """Make `ids` the context's. Raises ContextMismatch if its prefix is not held, BadRequest if it is empty.
 
         O(new and dropped ids), but for the comparison of ids sent again.
         """
@@ -68,11 +54,12 @@ class Session(Generic[S]):
             if start == 0:
                 raise BadRequest("is not the hash of an empty prefix under this cache_salt", "context.prefix_hash")
             raise ContextMismatch(f"the first {start} tokens held are others", "context.prefix_hash")
-        same = common_prefix(self.ids, start, token_ids)
+        same = shared_prefix(self.ids, token_ids, start)
         kept = start + same
         del self.ids[kept:]
         self.hashes.truncate(kept)
-        self._settled = min(self._settled, kept)
+        for who, length in self._settled.items():
+            self._settled[who] = min(length, kept)
         self.emit(token_ids[same:])
 
     def holds(self, context: Context) -> bool:
@@ -80,11 +67,11 @@ class Session(Generic[S]):
         start, token_ids = context.start, context.token_ids
         if start + len(token_ids) != len(self.ids) or self.hashes.at(start) != context.prefix_hash:
             return False
-        return common_prefix(self.ids, start, token_ids) == len(token_ids)
+        return shared_prefix(self.ids, token_ids, start) == len(token_ids)
 
-    def settle(self) -> int:
-        """How many ids have stayed as they were since the last `settle`: what was derived from them still holds."""
-        unchanged, self._settled = self._settled, len(self.ids)
+    def settle(self, who: str) -> int:
+        """How many ids have stayed as they were since the last `settle` of `who`: what it derived from them holds."""
+        unchanged, self._settled[who] = self._settled.get(who, 0), len(self.ids)
         return unchanged
 
     def emit(self, token_ids: list[int]) -> None:

@@ -32,7 +32,7 @@ class SessionTable(Generic[S]):
         max_tokens: int,
         idle_seconds: float = math.inf,
     ) -> None:
-        """`on_drop` hears of every session that is deleted, evicted or, unused for `idle_seconds`, expired."""
+        """`on_drop` is called with every session that is deleted, evicted or, unused for `idle_seconds`, expired."""
         self._new_state = new_state
         self._on_drop = on_drop
         self._max_sessions = max_sessions
@@ -93,7 +93,7 @@ class SessionTable(Generic[S]):
     async def result(self, call: Call) -> Any:
         """The call's answer. Cancelling the last that waits for it cancels the call. Raises what the work raises.
 
-        Where the call was cancelled and the caller was not, a WireError says why.
+        If the call was cancelled and the caller was not, a WireError gives the reason.
         """
         call.waiters += 1
         waiter = asyncio.current_task()
@@ -114,7 +114,7 @@ class SessionTable(Generic[S]):
             call.task.cancel()
 
     async def delete(self, key: str, patience: float = 5.0) -> bool:
-        """Forget a session; its call in flight is cancelled and waited for. False where there was none."""
+        """Forget a session; its call in flight is cancelled and waited for. False if there was none."""
         session = self._sessions.pop(key, None)
         if session is None:
             return False
@@ -168,7 +168,7 @@ class SessionTable(Generic[S]):
             session.call = None
             session.used = time.monotonic()
             if not task.cancelled():
-                task.exception()  # Seen here, so that nothing complains where all that waited for it have left.
+                task.exception()  # Seen here, so that nothing complains if all that waited for it have left.
             abandoned = task.cancelled() and call.ended_by is None and len(session.ids) == length
             session.answered |= not abandoned
             if session.key is not None and self._sessions.get(session.key) is session:

@@ -7,9 +7,43 @@ token is indexed, and forgotten, in O(1).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from basics.names import LOOKUP
+from draft_worker.drafter import Asked, Means, certain, permitted
+from draft_worker.engine import Drafted
+from draft_worker.grammars import SessionGrammars
 
 MOST_OCCURRENCES = 1024
 """Occurrences that are looked at, most recent first; bounds the time on adversarial text."""
+
+
+class LookupDrafter:
+    """Drafts if it is asked for by name, and for everybody if there is no model. It then always answers."""
+
+    source: ClassVar[str] = LOOKUP
+
+    def __init__(self, sizes: tuple[int, int], only_by_name: bool, grammars: SessionGrammars | None) -> None:
+        """`sizes`: shortest and longest n-gram."""
+        self._sizes = sizes
+        self._only_by_name = only_by_name
+        self._grammars = grammars
+
+    @classmethod
+    def of(cls, means: Means) -> Self | None:
+        sizes = means.config.lookup_min_ngram, means.config.lookup_max_ngram
+        return cls(sizes, means.engine is not None, means.grammars)
+
+    async def draft(self, asked: Asked) -> Drafted | None:
+        if self._only_by_name and asked.request.draft_model != LOOKUP:
+            return None
+        index: LookupIndex | None = asked.session.state.get(self.source)
+        if index is None:
+            index = asked.session.state[self.source] = LookupIndex(*self._sizes)
+        index.truncate(asked.session.settle(self.source))
+        index.extend(asked.ids)
+        found = index.continuations(asked.ids, asked.tokens, asked.request.num_candidates)
+        return certain(asked, permitted(asked, found, self._grammars))
 
 
 class LookupIndex:
@@ -47,7 +81,7 @@ class LookupIndex:
     def continuations(self, ids: Sequence[int], tokens: int, candidates: int) -> list[list[int]]:
         """What followed the longest suffixes of `ids` (all of it indexed) that occurred before, `tokens` tokens each.
 
-        Longest first, then most recent; `max_ngram` counts as long as anything longer. Where an occurrence reaches
+        Longest first, then most recent; `max_ngram` counts as long as anything longer. If an occurrence reaches
         the end of `ids`, its continuation goes on with itself, as in a repetition.
         """
         found: list[tuple[int, int]] = []

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar, Self
+
+from draft_worker.drafter import Asked, Means, certain, permitted
+from draft_worker.engine import Drafted
+from draft_worker.grammars import SessionGrammars
 
 _LONGEST_ANCHOR = 16
 _DISTANT_ANCHOR = 4
@@ -15,6 +20,32 @@ _REPLACED = 2
 
 
 class PredictionDrafter:
+    """Drafts if the request, or an earlier one of its session, has brought a prediction that goes on here."""
+
+    source: ClassVar[str] = "prediction"
+
+    def __init__(self, window: int, grammars: SessionGrammars | None) -> None:
+        self._window = window
+        self._grammars = grammars
+
+    @classmethod
+    def of(cls, means: Means) -> Self | None:
+        return cls(means.config.prediction_window, means.grammars)
+
+    async def draft(self, asked: Asked) -> Drafted | None:
+        request, memory = asked.request, asked.session.state
+        if request.prediction is not None:
+            memory[self.source] = PredictedText(request.prediction.token_ids, self._window)
+        predicted: PredictedText | None = memory.get(self.source)
+        if predicted is None or not asked.tokens:
+            return None
+        prompt = request.num_prompt_tokens
+        draft = predicted.draft(asked.ids[prompt:], asked.unchanged - prompt, asked.tokens)
+        drafts = permitted(asked, [draft], self._grammars)
+        return certain(asked, drafts) if drafts else None
+
+
+class PredictedText:
     """Follows one sequence's output through its predicted text.
 
     `_at` is the index of the predicted token that is expected next. While the output agrees, it moves along. After a
@@ -39,7 +70,7 @@ class PredictionDrafter:
     def draft(self, output: Sequence[int], unchanged: int, tokens: int) -> list[int]:
         """Up to `tokens` predicted tokens after `output`, the first `unchanged` of which are as they were last time.
 
-        Empty where the output is not found in the prediction, or has reached its end.
+        Empty if the output is not found in the prediction, or has reached its end.
         """
         if unchanged < self._read:
             self.reset()

@@ -1,7 +1,7 @@
 """Drafts from a model: autoregressive steps on the torch engine's loop, drawn with the target's own noise.
 
 Candidate 0 follows the noise. Candidate i ≥ 1 leaves it where the i-th smallest gap lies between the two best
-perturbed logits, takes the second best there, and follows the noise again (DESIGN.md, "Candidates, γ and N"). The
+perturbed logits, takes the second best there, and follows the noise again (docs/one_round.md). The
 candidates after the first grow together, as a tree over the shared context.
 """
 
@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from draft_worker.engine import Draft
-from engines.drawing import Drawing, Limits
+from draft_worker.engine import Drafted
+from engines.drawing import Limits, RequestSampling
 from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 
@@ -38,16 +38,16 @@ def draft_job(
     limits: Limits,
     q_top_k: int,
     grammar: GrammarState | None = None,
-) -> Job[Draft]:
+) -> Job[Drafted]:
     """The job that drafts for a checked request, whose whole context is `ids`. With draft_tokens 0 it only reads it."""
-    drafting = _Drafting(request, Drawing(request, ids, limits, grammar), q_top_k)
+    drafting = _Drafting(request, RequestSampling(request, ids, limits, grammar), q_top_k)
     usable = len(ids) if request.draft_tokens == 0 else len(ids) - 1
     return Job(ids, request.cache_salt, owner, usable, drafting.steps)
 
 
 @dataclass(slots=True)
 class _Chain:
-    """Candidate 0 as it grows, with what the draws said at each of its places."""
+    """Candidate 0 as it grows, with the draws at each of its places."""
 
     tokens: list[int] = field(default_factory=list)
     second: list[int] = field(default_factory=list)
@@ -56,29 +56,29 @@ class _Chain:
 
 
 class _Drafting:
-    def __init__(self, request: DraftRequest, drawing: Drawing, q_top_k: int) -> None:
+    def __init__(self, request: DraftRequest, drawing: RequestSampling, q_top_k: int) -> None:
         self._request = request
         self._drawing = drawing
-        self._depth = min(request.draft_tokens, self._drawing.room)
+        self._depth = request.draft_tokens
         self._q_top_k = q_top_k
         self._timings = _NONE
         changes = {"temperature": request.candidate_temperature, "top_p": request.candidate_top_p}
         given = {name: value for name, value in changes.items() if value is not None}
         self._branch_sampling = request.sampling.model_copy(update=given) if given else None
 
-    def steps(self, seat: Seat) -> Steps[Draft]:
+    def steps(self, seat: Seat) -> Steps[Drafted]:
         if self._depth == 0:
             tail = self._drawing.ids[seat.length :]
             if tail:
                 self._count((yield Feed(tail, len(tail), divisible=len(tail))))
-            return Draft([], seat.cached_tokens, self._timings)
+            return Drafted([], seat.cached_tokens, self._timings)
         chain = yield from self._grow_chain(seat)
         candidates = [Candidate(token_ids=chain.tokens, logprobs=_logprobs(chain), q=chain.q or None)]
         if self._request.num_candidates > 1:
             branches = self._branches(chain)
             yield from self._grow_branches(chain, branches)
             candidates += [Candidate(token_ids=chain.tokens[: branch.at] + branch.tokens) for branch in branches]
-        return Draft(candidates, seat.cached_tokens, self._timings)
+        return Drafted(candidates, seat.cached_tokens, self._timings)
 
     def _grow_chain(self, seat: Seat) -> Steps[_Chain]:
         chain = _Chain()
@@ -174,7 +174,7 @@ class _Drafting:
 
 
 def _logprobs(chain: _Chain) -> list[float] | None:
-    """Of the drafted tokens under q, where q was wanted: a by-product there, and dear otherwise."""
+    """Of the drafted tokens under q, if q was asked for: a by-product then, and expensive otherwise."""
     if not chain.q:
         return None
     return [top.logprobs[top.token_ids.index(token)] for top, token in zip(chain.q, chain.tokens, strict=True)]

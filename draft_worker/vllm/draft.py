@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 import time
 
-from draft_worker.engine import Draft
-from draft_worker.vllm.rows import Told, read
-from engines.drawing import Drawing
+from draft_worker.engine import Drafted
+from draft_worker.vllm.rows import DrawnToken, read
+from engines.drawing import RequestSampling
 from engines.vllm.engine import VllmEngine, all_of
 from engines.vllm.requests import Answer, Place, sampling_params
 from protocol.messages import Candidate, DraftRequest, DraftTimings, Sampling
 
 
-class Drafting:
+class VllmDraft:
     """One checked `/v1/draft`. `draft` runs on the engine's loop."""
 
-    def __init__(self, engine: VllmEngine, request: DraftRequest, drawing: Drawing, q_top_k: int) -> None:
+    def __init__(self, engine: VllmEngine, request: DraftRequest, drawing: RequestSampling, q_top_k: int) -> None:
         self._engine = engine
         self._request = request
         self._drawing = drawing
-        self._depth = min(request.draft_tokens, drawing.room)
+        self._depth = request.draft_tokens
         self._truncate = q_top_k if request.want_q else None
         self._top2 = request.num_candidates > 1
         self._first: Answer | None = None
@@ -29,16 +29,16 @@ class Drafting:
         given = {name: value for name, value in changes.items() if value is not None}
         self._branch_sampling = request.sampling.model_copy(update=given) if given else None
 
-    async def draft(self) -> Draft:
+    async def draft(self) -> Drafted:
         began = time.perf_counter()
         candidates: list[Candidate] = []
         if self._depth == 0:
             # It only reads the context, and a token is the least that vLLM can be asked for.
-            await self._told([], 1, None)
+            await self._ask([], 1, None)
         else:
             chain = await self._grow([], self._depth, None)
-            tokens = [told.token for told in chain]
-            q = [told.q for told in chain if told.q is not None]
+            tokens = [drawn.token for drawn in chain]
+            q = [drawn.q for drawn in chain if drawn.q is not None]
             logprobs = None
             if q:
                 logprobs = [top.logprobs[top.token_ids.index(token)] for top, token in zip(q, tokens, strict=True)]
@@ -50,11 +50,11 @@ class Drafting:
             queue_ms=queued * 1e3, forward_ms=(total - queued) * 1e3, sample_ms=0.0, total_ms=total * 1e3
         )
         cached = self._first.cached_tokens if self._first is not None else 0
-        return Draft(candidates, min(cached, self._drawing.length), timings)
+        return Drafted(candidates, min(cached, self._drawing.length), timings)
 
-    def _leaves(self, chain: list[Told]) -> list[int]:
+    def _leaves(self, chain: list[DrawnToken]) -> list[int]:
         """Where the other candidates leave the chain, the least certain place first."""
-        places = [place for place, told in enumerate(chain) if told.gap < math.inf]
+        places = [place for place, drawn in enumerate(chain) if drawn.gap < math.inf]
         places.sort(key=lambda place: chain[place].gap)
         return places[: self._request.num_candidates - 1]
 
@@ -62,19 +62,19 @@ class Drafting:
         tokens = [*shared, second]
         if second not in self._drawing.stops:
             grown = await self._grow(tokens, self._depth - len(tokens), self._branch_sampling)
-            tokens += [told.token for told in grown]
+            tokens += [drawn.token for drawn in grown]
         return Candidate(token_ids=tokens)
 
-    async def _grow(self, tail: list[int], count: int, sampling: Sampling | None) -> list[Told]:
-        """`count` tokens after the context and `tail`, fewer where one of them is a stop token."""
+    async def _grow(self, tail: list[int], count: int, sampling: Sampling | None) -> list[DrawnToken]:
+        """`count` tokens after the context and `tail`, fewer if one of them is a stop token."""
         if self._request.grammar is None:
-            return await self._told(tail, count, sampling) if count else []
-        found: list[Told] = []
+            return await self._ask(tail, count, sampling) if count else []
+        found: list[DrawnToken] = []
         while len(found) < count and not (found and found[-1].token in self._drawing.stops):
-            found += await self._told([*tail, *(told.token for told in found)], 1, sampling)
+            found += await self._ask([*tail, *(drawn.token for drawn in found)], 1, sampling)
         return found
 
-    async def _told(self, tail: list[int], count: int, sampling: Sampling | None) -> list[Told]:
+    async def _ask(self, tail: list[int], count: int, sampling: Sampling | None) -> list[DrawnToken]:
         """`count` tokens from one request: what a grammar permits holds for the first of them alone."""
         places = self._drawing.after([tail], sampling)
         place = Place(places.rows[0], places.allowed, self._top2, self._truncate)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from basics.metrics import Watched
 from config.workers import DraftWorkerConfig
-from draft_worker.engine import Draft
+from draft_worker.engine import Drafted, capabilities
 from draft_worker.metrics import DraftMetrics
-from draft_worker.vllm.draft import Drafting
+from draft_worker.vllm.draft import VllmDraft
 from draft_worker.vllm.processor import CLASS
-from engines.drawing import Drawing
+from engines.drawing import RequestSampling
 from engines.vllm.start import VllmModel, load_model
-from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Capabilities, DraftRequest, Sampling
-from worker.metrics import Reading
+from protocol.messages import DraftRequest
 
 
 def load_drafter(
@@ -21,19 +21,9 @@ def load_drafter(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> VllmDrafter:
-    """`on_death(reason)` hears that vLLM's process ended. Raises engines.errors.ModelError."""
-    capabilities = Capabilities(
-        rounds=[],
-        strategies=[],
-        max_candidates=MAX_CANDIDATES,
-        max_draft_tokens=MAX_DRAFT_TOKENS,
-        sampling=list(Sampling.model_fields),
-        grammar_types=[],
-        q=True,
-        prediction=True,
-    )
+    """`on_death(reason)` is called if vLLM's process ended. Raises engines.errors.ModelError."""
     ours = {"logits_processors": [CLASS], "logprobs_mode": "processed_logits", "max_logprobs": max(2, config.q_top_k)}
-    model = load_model(config, "draft", capabilities, ours, metrics.pass_done, on_death, progress)
+    model = load_model(config, "draft", capabilities(), ours, metrics.pass_done, on_death, progress)
     return VllmDrafter(model, config.q_top_k)
 
 
@@ -47,19 +37,19 @@ class VllmDrafter:
         vocabulary = model.info.vocabulary
         self._q_top_k = min(q_top_k, vocabulary.logits_size) if vocabulary is not None else q_top_k
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Draft:
+    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         grammar = await self._model.grammars.state(request.grammar, owner, deadline)
-        drawing = Drawing(request, ids, self._model.limits, grammar)
-        drafting = Drafting(self._model.engine, request, drawing, self._q_top_k)
+        drawing = RequestSampling(request, ids, self._model.limits, grammar)
+        drafting = VllmDraft(self._model.engine, request, drawing, self._q_top_k)
         return await self._model.engine.run(drafting.draft(), deadline)
 
     def disown(self, owner: int) -> None:
         self._model.grammars.disown(owner)
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         return self._model.gauges()
 
-    def counters(self) -> Sequence[Reading]:
+    def counters(self) -> Sequence[Watched]:
         return []
 
     def close(self, patience: float) -> None:

@@ -9,12 +9,12 @@ from torch import Tensor
 from draft_worker.vllm import rows
 from engines.sampling.batch import Draws
 from engines.sampling.rows import SamplingRow
-from engines.vllm.processor import DrawingProcessor
+from engines.vllm.processor import SamplingProcessor
 
-CLASS = f"{__name__}:DraftingProcessor"
+CLASS = f"{__name__}:DraftProcessor"
 
 
-class DraftingProcessor(DrawingProcessor):
+class DraftProcessor(SamplingProcessor):
     def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
         rows.write(logits, draws, asked)
 

@@ -1,10 +1,10 @@
-"""How a row of processed logits tells of a draw: the way out of vLLM's process for what a draft needs to know.
+"""How a row of processed logits encodes a draw: the way out of vLLM's process for what a draft needs to know.
 
 vLLM hands the largest entries of a processed row back (`logprobs_mode="processed_logits"`). All are −inf but these:
 
 - with `truncate` each token of q has its log-probability, the drawn one 1 / (1 − it), which lies in (0, 1];
 - with `top2` the drawn token has 1, the runner-up minus its gap; otherwise the drawn token has 1;
-- where nothing could be drawn, token 0 has 2.
+- if nothing could be drawn, token 0 has 2.
 
 So the drawn token is the one entry above 0, which is what vLLM's argmax takes.
 """
@@ -28,7 +28,7 @@ _CERTAIN = 1.0
 
 
 def write(logits: Tensor, draws: Draws, asked: dict[str, Any]) -> None:
-    """Fill one row, float32 [V]. `asked` says which of the forms is wanted (engines/vllm/requests.py)."""
+    """Fill one row, float32 [V]. `asked` names the form that is wanted (engines/vllm/requests.py)."""
     drawn = draws.drawn
     token = drawn.tokens[0]
     logits.fill_(-math.inf)
@@ -47,8 +47,8 @@ def write_failure(logits: Tensor) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """`second` is −1 and `gap` +inf where no runner-up was asked for, or there is none."""
+class DrawnToken:
+    """`second` is −1 and `gap` +inf if no runner-up was asked for, or there is none."""
 
     token: int
     second: int
@@ -56,8 +56,8 @@ class Told:
     q: TopK | None
 
 
-def read(token: int, entries: Logprobs, wants_q: bool) -> Told:
-    """What the processor said of a drawn token. Raises EngineFailure where it could not draw."""
+def read(token: int, entries: Logprobs, wants_q: bool) -> DrawnToken:
+    """What the processor reported of a drawn token. Raises EngineFailure if it could not draw."""
     values = {token_id: entry.logprob for token_id, entry in entries.items() if entry.logprob > -math.inf}
     marked = values.pop(token, _FAILED)
     if not 0.0 < marked <= _CERTAIN:
@@ -66,8 +66,8 @@ def read(token: int, entries: Logprobs, wants_q: bool) -> Told:
         ids, logprobs = [token, *values], [1.0 - 1.0 / marked, *values.values()]
         order = sorted(range(len(ids)), key=lambda place: (-logprobs[place], ids[place]))
         q = TopK(token_ids=[ids[place] for place in order], logprobs=[logprobs[place] for place in order])
-        return Told(token, -1, math.inf, q)
+        return DrawnToken(token, -1, math.inf, q)
     if values:
         ((second, gap),) = values.items()
-        return Told(token, second, -gap, None)
-    return Told(token, -1, math.inf, None)
+        return DrawnToken(token, second, -gap, None)
+    return DrawnToken(token, -1, math.inf, None)

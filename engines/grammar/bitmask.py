@@ -14,11 +14,6 @@ def unpack(bitmask: Tensor, vocabulary: int) -> Tensor:
     return (bitmask[:, :, None] >> bits).bitwise_and_(1).bool().flatten(1)[:, :vocabulary]
 
 
-def mask_logits_(logits: Tensor, bitmask: Tensor) -> Tensor:
-    """Sets what is not permitted to −inf, in place; float [R, V], any device. Returns `logits`."""
-    return logits.masked_fill_(~unpack(bitmask.to(logits.device), logits.shape[-1]), -torch.inf)
-
-
 def permits(row: Tensor, token_id: int) -> bool:
     """Whether one packed row, int32 [⌈V / 32⌉], permits a token. Ids outside the vocabulary are not permitted."""
     word = token_id >> 5

@@ -44,7 +44,8 @@ class GrammarCompiler:
     """Compiles and remembers, least recently used first out. May be used from many threads.
 
     A compilation runs in C++ without the interpreter's lock, on a thread of its own, and cannot be stopped: one that
-    overruns `time_limit` is refused and left to finish, and takes one of MAX_AT_ONCE places until then.
+    overruns `time_limit` is refused and left to finish, and takes one of MAX_AT_ONCE places until then. What comes
+    before, in Python, stops by itself (limits.check_time).
     """
 
     def __init__(
@@ -102,8 +103,8 @@ class GrammarCompiler:
             if key in self._refused:
                 raise GrammarError(self._refused[key].message)
         try:
-            build = builder(grammar, self._compilers[CONTROL[grammar.type]])
-            compiled = self._package(self._within_limit(build))
+            xgrammars = self._compilers[CONTROL[grammar.type]]
+            compiled = self._package(self._within_limit(lambda: builder(grammar, xgrammars)()))
         except _Overloaded as error:
             raise GrammarError(error.message) from None
         except GrammarError as error:

@@ -3,8 +3,33 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from engines.grammar.errors import GrammarError
+
+MAX_SCHEMA_SECONDS = 10.0
+"""CPU seconds of its thread for turning the schemas of one grammar into EBNF."""
+_deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Within it, check_time raises once this thread has used so many seconds of CPU time."""
+    token = _deadline.set(time.thread_time() + seconds)
+    try:
+        yield
+    finally:
+        _deadline.reset(token)
+
+
+def check_time() -> None:
+    """Raises GrammarError where the time is up."""
+    if time.thread_time() > _deadline.get():
+        raise GrammarError(f"takes more than {MAX_SCHEMA_SECONDS:g} s to turn into a grammar")
+
 
 MAX_REPETITIONS = 10_000
 MAX_NESTED = 128

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from typing import Any
 
 import xgrammar
 
-from engines.grammar.errors import GrammarError, reason
-from engines.grammar.limits import check_repetition
-from engines.grammar.schema import enforceable
+from engines.grammar.errors import GrammarError
+from engines.grammar.limits import MAX_SCHEMA_SECONDS, check_repetition, time_limit
+from engines.grammar.schema_ebnf import literal, schema_ebnf
 from protocol.messages import Grammar
 
 MAX_CHARS = {"json_schema": 262_144, "structural_tag": 1_048_576, "choice": 262_144, "regex": 8_192, "grammar": 65_536}
@@ -26,6 +27,11 @@ def builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler) -> Build:
     json_object takes no value. json_schema's is a schema, choice's a JSON list of strings, regex's a pattern that the
     whole text matches, grammar's an EBNF in llama.cpp's notation with a rule `root`, structural_tag's xgrammar's JSON.
     """
+    with time_limit(MAX_SCHEMA_SECONDS):
+        return _builder(grammar, compiler)
+
+
+def _builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler) -> Build:
     value = grammar.value
     limit = MAX_CHARS.get(grammar.type)
     if limit is not None and len(value) > limit:
@@ -34,11 +40,11 @@ def builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler) -> Build:
         raise GrammarError("must not contain the character U+0000")
     match grammar.type:
         case "json_object":
-            schema = json.dumps({"type": "object", "additionalProperties": True})
-            return lambda: compiler.compile_json_schema(schema, any_whitespace=False, strict_mode=False)
+            any_object = schema_ebnf({"type": "object"})
+            return lambda: compiler.compile_grammar(any_object)
         case "json_schema":
-            schema = _dump(enforceable(_load(value, "the JSON schema")))
-            return lambda: compiler.compile_json_schema(schema, any_whitespace=False)
+            schema = schema_ebnf(_load(value, "the JSON schema"))
+            return lambda: compiler.compile_grammar(schema)
         case "choice":
             ebnf = _choice(_load(value, "choice"))
             return lambda: compiler.compile_grammar(ebnf)
@@ -57,13 +63,20 @@ def builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler) -> Build:
 
 def _load(text: str, what: str) -> Any:
     try:
-        loaded = json.loads(text, parse_constant=_no_constant)
+        loaded = json.loads(text, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise GrammarError(f"{what} is not valid JSON: {reason}") from None
     if _too_deep(loaded):
         raise GrammarError(f"{what} is nested deeper than {MAX_JSON_DEPTH} levels")
     return loaded
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value
 
 
 def _no_constant(name: str) -> None:
@@ -92,24 +105,13 @@ def _choice(values: Any) -> str:
         raise GrammarError("choice must be a JSON list of strings that are not empty")
     if len(values) > MAX_CHOICES:
         raise GrammarError(f"choice may have at most {MAX_CHOICES} entries, this one has {len(values)}")
-    return "root ::= " + " | ".join(_literal(v) for v in dict.fromkeys(values))
-
-
-def _literal(text: str) -> str:
-    return '"' + "".join(f"\\U{ord(c):08x}" if c in '"\\' or not c.isprintable() else c for c in text) + '"'
-
-
-def _schema_ebnf(schema: Any) -> str:
-    try:
-        return str(xgrammar.Grammar.from_json_schema(_dump(schema), any_whitespace=False))
-    except RuntimeError as error:
-        raise GrammarError(reason(error)) from None
+    return "root ::= " + " | ".join(literal(v) for v in dict.fromkeys(values))
 
 
 def _structural_tag(tag: Any) -> str:
     """Every JSON schema inside goes through the same check as one that stands alone, and has the same fixed layout.
 
-    xgrammar's own `json_schema` format allows any whitespace, which a model can lose itself in.
+    xgrammar's own `json_schema` format allows any whitespace, which a model can lose itself in, and drops keywords.
     """
     if not isinstance(tag, dict):
         raise GrammarError("a structural tag must be an object")
@@ -122,7 +124,7 @@ def _structural_tag(tag: Any) -> str:
         if node.get("type") == "json_schema" and "json_schema" in node:
             if set(node) - {"type", "json_schema"}:
                 raise GrammarError("a json_schema inside of a structural tag takes no options")
-            return {"type": "grammar", "grammar": _schema_ebnf(enforceable(node["json_schema"]))}
+            return {"type": "grammar", "grammar": schema_ebnf(node["json_schema"])}
         for kind, key in (("regex", "pattern"), ("grammar", "grammar")):
             if node.get("type") == kind and isinstance(node.get(key), str):
                 check_repetition(node[key], ebnf=kind == "grammar")

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from engines.runtime.jobs import ChainRow, Chains, Passed
+from engines.runtime.jobs import Passed
+from engines.runtime.runner import ChainRow, Chains
 from engines.runtime.runs import Piece
-from engines.sampling.batch import Drawn, Draws
+from engines.sampling.batch import DrawnTokens, Draws
 from engines.sampling.distribution import Distribution
 
 _NO_LOGITS = torch.empty(0, 0)
@@ -19,7 +20,7 @@ _NO_LOGITS = torch.empty(0, 0)
 @dataclass(frozen=True, slots=True)
 class Chained:
     """What came of pieces: those that were `fed`, their rows with all drawn tokens but the last, and what was drawn,
-    nothing where the piece was context alone."""
+    nothing if the piece was context alone."""
 
     fed: list[Piece]
     drawn: list[list[int]]
@@ -27,11 +28,11 @@ class Chained:
     seconds: float
 
     def results(self) -> Iterator[tuple[Piece, Passed]]:
-        """For each fed piece whose job hears of it, what. To be taken once the time has been noted in their runs."""
+        """For each fed piece whose job gets an answer, the answer. To be taken once the time is noted in their runs."""
         rows = sum(len(piece.row.token_ids) for piece in self.fed)
         for piece, tokens in zip(self.fed, self.drawn, strict=True):
             if piece.whole:
-                draws = Draws(Drawn(tokens), _no_distribution) if tokens else None
+                draws = Draws(DrawnTokens(tokens), _no_distribution) if tokens else None
                 yield piece, Passed(_NO_LOGITS, draws, piece.run.timings(rows, self.sessions))
 
 

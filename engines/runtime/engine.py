@@ -1,21 +1,29 @@
-"""A running model of the torch engine: its loop, and what GET /v1/model and /v1/tokenizer say of it."""
+"""A model that is served from the loop: the loop, and what GET /v1/model and /v1/tokenizer say of it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
 
+from basics.metrics import Watched
+from config.workers import WorkerConfig
 from engines.drawing import Limits
 from engines.grammar.service import Grammars
 from engines.runtime.loop import EngineLoop
-from protocol.messages import ModelInfo, TokenizerInfo
+from engines.runtime.passes import PassReport
+from engines.runtime.rows import Row
+from engines.runtime.runner import Chains, ModelRunner
+from engines.runtime.slots import SlotCache
+from protocol.messages import Capabilities, ModelInfo, StepTime, TokenizerInfo
 
-Reading = tuple[str, str, Callable[[], float]]
-"""A metric's name, its help text, and how to read it."""
+MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True, slots=True)
-class TorchEngine:
+class LoopEngine:
     """`loop` has been started."""
 
     loop: EngineLoop
@@ -27,7 +35,7 @@ class TorchEngine:
     def limits(self) -> Limits:
         return Limits(frozenset(self.info.stop_token_ids), self.info.context_length)
 
-    def gauges(self) -> list[Reading]:
+    def gauges(self) -> list[Watched]:
         loop = self.loop
         return [
             ("num_requests_running", "Calls on a slot", lambda: loop.running),
@@ -36,6 +44,90 @@ class TorchEngine:
             ("slots_used", "Slots that hold something", lambda: loop.slots.filled),
         ]
 
-    def counters(self) -> list[Reading]:
+    def counters(self) -> list[Watched]:
         slots = self.loop.slots
         return [("num_slot_evictions", "Slots whose content made room for another's", lambda: slots.evictions)]
+
+    def disown(self, owner: int) -> None:
+        """The session with this serial is gone."""
+        self.grammars.disown(owner)
+        self.loop.disown(owner)
+
+    def close(self, patience: float) -> None:
+        """Give running jobs `patience` seconds, then end them."""
+        self.loop.shutdown(patience)
+        self.grammars.close()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """What an engine has loaded, for `start_engine`. Strings are as GET /v1/model shows them."""
+
+    id: str
+    engine: str
+    dtype: str
+    device: str
+    fingerprint: str
+    runner: ModelRunner
+    tokenizer: TokenizerInfo
+    special_token_ids: list[int]
+    batch_invariant: bool = False
+
+
+def start_engine(
+    model: LoadedModel,
+    config: WorkerConfig,
+    role: Literal["draft", "target"],
+    capabilities: Capabilities,
+    on_pass: Callable[[PassReport], None],
+    on_death: Callable[[str], None],
+    progress: Callable[[str], None],
+    chains: Callable[[], Chains | None] = lambda: None,
+) -> LoopEngine:
+    """Measure a loaded model, prepare its grammars and start the loop; `progress` is called with what is being done.
+
+    `chains` is called once the model has been measured.
+    """
+    runner, told = model.runner, model.tokenizer
+    progress(f"measuring {model.id}")
+    step_seconds = measure_step_seconds(runner)
+    progress(f"preparing grammars for {model.id}")
+    grammars = Grammars.of_tokenizer(told.tokenizer_json, runner.vocab_size, told.stop_token_ids)
+    slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
+    drawn_as_chains = chains()
+    loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass, drawn_as_chains, on_death)
+    info = ModelInfo(
+        role=role,
+        id=model.id,
+        engine=model.engine,
+        dtype=model.dtype,
+        device=model.device,
+        vocabulary=told.vocabulary,
+        special_token_ids=model.special_token_ids,
+        stop_token_ids=told.stop_token_ids,
+        context_length=runner.slot_length,
+        max_sessions=runner.num_slots,
+        fingerprint=model.fingerprint,
+        capabilities=capabilities.model_copy(
+            update={"batch_invariant": model.batch_invariant, "grammar_types": grammars.types}
+        ),
+        step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
+    )
+    loop.start()
+    return LoopEngine(loop, info, told, grammars)
+
+
+def measure_step_seconds(runner: ModelRunner, repeats: int = 3) -> dict[int, float]:
+    """Median seconds of one pass over 1, 2, 4, … tokens of one sequence. Overwrites slot 0."""
+    seconds = {}
+    for count in MEASURED_ROWS:
+        if count > runner.slot_length:
+            break
+        times = []
+        for _ in range(repeats + 1):
+            began = time.perf_counter()
+            (logits,) = runner.forward([Row(slot=0, start=0, token_ids=[0] * count)])
+            logits[-1, -1].item()  # waits for the device
+            times.append(time.perf_counter() - began)
+        seconds[count] = median(times[1:])
+    return seconds

@@ -4,47 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from engines.runtime.rows import Row
+from engines.runtime.runner import ModelRunner
 from engines.runtime.slots import Slot
-from engines.sampling.batch import Drawn, DrawRequest, Draws
+from engines.sampling.batch import DrawnTokens, DrawRequest, Draws
 from engines.sampling.distribution import Distribution
-from engines.sampling.rows import SamplingRow
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class ChainRow:
-    """`row` is a chain with logits for its last token, after which `count` tokens are to be drawn, as `sampling` says
-    for the first of them."""
-
-    row: Row
-    sampling: SamplingRow
-    count: int
-
-
-class ModelRunner(Protocol):
-    """What the loop needs of engines.torch.runner.Runner."""
-
-    def forward(self, rows: Sequence[Row]) -> list[Tensor]: ...
-
-    def commit(self, slot: int, start: int, path: Sequence[int]) -> None: ...
-
-    def copy(self, source: int, target: int, length: int) -> None: ...
-
-
-class Chains(Protocol):
-    """What the loop needs of engines.torch.chains.ChainRunner."""
-
-    def takes(self, row: Row, sampling: SamplingRow) -> bool: ...
-
-    def run(self, chains: Sequence[ChainRow]) -> list[list[int]]: ...
-
-    def read(self, rows: Sequence[Row]) -> None: ...
 
 
 @dataclass(eq=False, slots=True)
@@ -87,14 +56,14 @@ class PassTimings:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What came of a feed: raw logits float32 [n, V], and the draws where rows were given."""
+    """What came of a feed: raw logits float32 [n, V], and the draws, if rows were given."""
 
     logits: Tensor
     draws: Draws | None
     timings: PassTimings
 
     @property
-    def drawn(self) -> Drawn:
+    def drawn(self) -> DrawnTokens:
         return self._draws.drawn
 
     @property

@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from engines.runtime.jobs import Chains, Job, ModelRunner, Passed, Seat
+from engines.runtime.jobs import Job, Passed, Seat
 from engines.runtime.passes import Passes, PassReport
-from engines.runtime.plan import Pace
+from engines.runtime.plan import PromptBudget
+from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.runs import Run, plan
 from engines.runtime.slots import SlotCache
 from engines.runtime.waiting import Waiting
@@ -44,12 +45,17 @@ class EngineLoop:
         prefill_chunk: int,
         on_pass: Callable[[PassReport], None] = lambda report: None,
         chains: Chains | None = None,
+        on_death: Callable[[str], None] = lambda reason: None,
     ) -> None:
-        """`prefill_chunk` is the most prompt tokens a pass carries; `chains` and `on_pass`: engines.runtime.passes."""
+        """`prefill_chunk` is the most prompt tokens a pass carries; `chains` and `on_pass`: engines.runtime.passes.
+
+        `on_death(reason)` is called if the loop itself failed and serves no more.
+        """
         self._runner = runner
         self.slots = slots
-        self._pace = Pace(prefill_chunk)
+        self._pace = PromptBudget(prefill_chunk)
         self._passes = Passes(runner, chains, self._pace, on_pass)
+        self._on_death = on_death
         self._turn = 0
         self._waiting = Waiting(slots, max_queue)
         self._active: list[Run] = []
@@ -137,9 +143,13 @@ class EngineLoop:
 
     def _main(self) -> None:
         try:
+            # Draws and verdicts are torch's, whatever computes the logits.
             with torch.inference_mode():
                 while self._tick():
                     pass
+        except Exception:
+            logger.exception("the engine's loop failed")
+            self._on_death("the engine's loop failed")
         finally:
             with self._wake:
                 self._closing = True
@@ -222,7 +232,7 @@ class EngineLoop:
             run.take(step)
 
     def _end(self, run: Run, error: WireError | None = None, result: Any = None) -> None:
-        """Free the job's slot and tell whoever awaits it."""
+        """Free the job's slot and resolve what its caller awaits."""
         if run.ended:
             return
         run.ended = True

@@ -1,4 +1,4 @@
-"""What becomes of the pieces that a tick planned: static passes where those will do, an ordinary one for the rest."""
+"""Runs the pieces that a tick planned: by static passes if those will do, by an ordinary one for the rest."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from engines.runtime.chained import Chained, draw_chains, is_chain, is_context, read_contexts, shortened
-from engines.runtime.jobs import Chains, ModelRunner, Passed
-from engines.runtime.plan import Pace
+from engines.runtime.jobs import Passed
+from engines.runtime.plan import PromptBudget
+from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.runs import Piece, Run
 from engines.sampling.batch import draw_batch
 from protocol.errors import EngineFailure
@@ -17,7 +18,7 @@ from protocol.errors import EngineFailure
 logger = logging.getLogger(__name__)
 
 StaticWork = Callable[[Chains, list[Piece]], Chained]
-Outcome = tuple[Run, Passed | EngineFailure]
+RunOutcome = tuple[Run, Passed | EngineFailure]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Passes:
     """Runs pieces on one model, draws for all of them at once, and keeps account of what slots hold and of time."""
 
     def __init__(
-        self, runner: ModelRunner, chains: Chains | None, pace: Pace, on_pass: Callable[[PassReport], None]
+        self, runner: ModelRunner, chains: Chains | None, pace: PromptBudget, on_pass: Callable[[PassReport], None]
     ) -> None:
         """`chains`, over the same model and memory, draws the feeds that may be drawn as one; None: token by token."""
         self._runner = runner
@@ -43,7 +44,7 @@ class Passes:
         self._pace = pace
         self._on_pass = on_pass
 
-    def run(self, pieces: list[Piece]) -> Iterator[Outcome]:
+    def run(self, pieces: list[Piece]) -> Iterator[RunOutcome]:
         """What came of each run whose feed is through, pass by pass. Never raises: what fails is its runs' outcome."""
         if self._chains is not None:
             pieces = shortened(self._chains, pieces)
@@ -54,7 +55,7 @@ class Passes:
             yield from self._static(read_contexts, self._chains, contexts)
         yield from self._ordinary(pieces)
 
-    def _static(self, work: StaticWork, chains: Chains, pieces: list[Piece]) -> Iterator[Outcome]:
+    def _static(self, work: StaticWork, chains: Chains, pieces: list[Piece]) -> Iterator[RunOutcome]:
         """The work that these pieces need in place of an ordinary pass."""
         if not pieces:
             return
@@ -68,7 +69,7 @@ class Passes:
         for piece, passed in done.results():
             yield piece.run, passed
 
-    def _ordinary(self, pieces: list[Piece]) -> Iterator[Outcome]:
+    def _ordinary(self, pieces: list[Piece]) -> Iterator[RunOutcome]:
         if not pieces:
             return
         began = time.perf_counter()
@@ -112,6 +113,6 @@ class Passes:
         self._on_pass(PassReport(len(pieces), tokens, prompt, forward, sample))
 
 
-def _failed(pieces: list[Piece]) -> Iterator[Outcome]:
+def _failed(pieces: list[Piece]) -> Iterator[RunOutcome]:
     for piece in pieces:
         yield piece.run, EngineFailure("the forward pass failed")

@@ -26,7 +26,7 @@ def split_budget(remaining: Sequence[int], budget: int) -> list[int]:
     return taken
 
 
-class Pace:
+class PromptBudget:
     """The prompt tokens a pass may carry: `largest` alone, less beside running streams, which must not stall.
 
     Beside them the budget is what is expected to take `_SLOWDOWN` times as long as a pass without prompts, from

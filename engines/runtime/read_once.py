@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from engines.runtime.slots import SlotCache, shared_prefix
+from basics.prefix import shared_prefix
+from engines.runtime.slots import SlotCache
 
 if TYPE_CHECKING:
     from engines.runtime.jobs import Job
@@ -17,7 +18,7 @@ _WORTH_WAITING = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class SharedPrefix:
     """A prefix of `length` tokens that `reader` is about to have read."""
 
     reader: Run
@@ -25,17 +26,17 @@ class Reading:
 
     @property
     def goes_on(self) -> bool:
-        """False once the slot holds the prefix, and where what the reader still feeds will not bring it there."""
+        """False once the slot holds the prefix, and if what the reader still feeds will not bring it there."""
         return self.reader.held < self.length <= self.reader.reads_to
 
 
-def worth_waiting_for(job: Job[Any], active: Iterable[Run], slots: SlotCache) -> Reading | None:
+def worth_waiting_for(job: Job[Any], active: Iterable[Run], slots: SlotCache) -> SharedPrefix | None:
     """The longest prefix of the job's that a running job is reading, if that is much more than any slot holds now.
 
     A reader starts from the best slot there was, so it is rarely behind another slot.
     """
     readers = [run for run in active if run.job.salt == job.salt and run.context_left >= _WORTH_WAITING]
-    readings = [Reading(run, min(shared_prefix(run.job.ids, job.ids), run.reads_to)) for run in readers]
+    readings = [SharedPrefix(run, min(shared_prefix(run.job.ids, job.ids), run.reads_to)) for run in readers]
     longest = max(readings, key=lambda reading: reading.length, default=None)
     if longest is None or longest.length - slots.held(job.ids, job.salt) < _WORTH_WAITING:
         return None

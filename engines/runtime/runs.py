@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.runtime.jobs import Feed, Job, PassTimings, Seat, Steps, Wait
-from engines.runtime.plan import SHORT_TOKENS, Pace, split_budget
-from engines.runtime.read_once import Reading
+from engines.runtime.plan import SHORT_TOKENS, PromptBudget, split_budget
+from engines.runtime.read_once import SharedPrefix
 from engines.runtime.rows import Row
 
 
@@ -25,7 +25,7 @@ class Run:
         self.future.add_done_callback(lambda future: future.cancelled() or future.exception())
         self.cancelled = False
         self.ended = False
-        self.awaits: Reading | None = None
+        self.awaits: SharedPrefix | None = None
         self.seat: Seat | None = None
         self.steps: Steps[Any] | None = None
         self.feed: Feed | None = None
@@ -67,7 +67,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
-    """A run's part of a pass; `whole` where nothing of its feed is left to feed after it."""
+    """A run's part of a pass; `whole` if nothing of its feed is left to feed after it."""
 
     run: Run
     feed: Feed
@@ -77,8 +77,8 @@ class Piece:
     whole: bool
 
 
-def plan(active: Sequence[Run], pace: Pace, turn: int) -> list[Piece]:
-    """The next pass. `turn` rotates who comes first where the budget does not reach all long prompts."""
+def plan(active: Sequence[Run], pace: PromptBudget, turn: int) -> list[Piece]:
+    """The next pass. `turn` rotates who comes first if the budget does not reach all long prompts."""
     feeding = [run for run in active if run.feed is not None]
     short = [run for run in feeding if run.context_left <= SHORT_TOKENS]
     long = [run for run in feeding if run.context_left > SHORT_TOKENS]

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-_COMPARE_BLOCK = 512
+from basics.prefix import shared_prefix
+
 _MIN_COPY = 8
 """Shorter prefixes are as soon computed as copied."""
 _LITTLE = 64
@@ -27,20 +28,6 @@ class Slot:
     owner: int | None = None
     pinned: bool = False
     last_used: float = 0.0
-
-
-def shared_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the longest common prefix: block by block, as comparing whole lists is what Python does fastest."""
-    limit = min(len(one), len(other))
-    done = 0
-    while done < limit:
-        stop = min(done + _COMPARE_BLOCK, limit)
-        if one[done:stop] != other[done:stop]:
-            while one[done] == other[done]:
-                done += 1
-            return done
-        done = stop
-    return limit
 
 
 class SlotCache:
@@ -87,9 +74,9 @@ class SlotCache:
     ) -> Slot | None:
         """Pin a slot for a sequence; its `ids` are then the longest prefix of the first `usable` that could be had.
 
-        In this order: the session's own slot; the slot with the longest common prefix, taken over where that prefix
+        In this order: the session's own slot; the slot with the longest common prefix, taken over if that prefix
         is most of what it holds and no living session owns it, otherwise copied from; the least recently used one that
-        may be had. None where every slot, but for `kept` of them, is pinned or held for a session.
+        may be had. None if every slot, but for `kept` of them, is pinned or held for a session.
         """
         own = self._owned.get(owner) if owner is not None else None
         if own is None and self.available <= kept:

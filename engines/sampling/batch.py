@@ -26,7 +26,7 @@ _TWO_LIKELIEST = {"temperature": 1.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
 @dataclass(eq=False, slots=True, kw_only=True)
 class DrawRequest:
     """Tokens to be drawn, one from each row of logits; `rows` says how. `allowed` is what a grammar permits there, a
-    bitmask int32 [rows, W]. With `truncate` tokens come from the likeliest K alone, with `top2` the runner-up is told.
+    bitmask int32 [rows, W]. `truncate`: tokens come from the likeliest K alone; `top2`: the runner-up is returned too.
     """
 
     rows: Sequence[SamplingRow] = ()
@@ -36,8 +36,8 @@ class DrawRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """Draws for a request's rows. `second` (−1: none) and `gaps` are filled where `top2` was asked for."""
+class DrawnTokens:
+    """Draws for a request's rows. `second` (−1: none) and `gaps` are filled if `top2` was asked for."""
 
     tokens: list[int]
     second: list[int] = field(default_factory=list)
@@ -48,15 +48,14 @@ class Drawn:
 class Draws:
     """A request's draws, and on demand the distributions (one a row) that they came from."""
 
-    drawn: Drawn
+    drawn: DrawnTokens
     distribution: Callable[[], Distribution]
 
 
 def draw_batch(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | EngineFailure]:
     """Draw from every request's logits, float32 [n, V] each; one that fails gets an error in place of draws.
 
-    Where it is not known which request an error came from, each is drawn for alone: a row's bits are the same either
-    way.
+    If it is unclear which request an error came from, each is drawn for alone: a row's bits are the same either way.
     """
     try:
         return _draw_together(asked)
@@ -68,7 +67,7 @@ def draw_batch(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | Engi
 
 
 def _draw_together(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | EngineFailure]:
-    """What a row's logits are at fault for fails its request; anything else is raised."""
+    """An error caused by a row's logits fails that row's request; any other is raised."""
     answers: list[Draws | EngineFailure | None] = [None] * len(asked)
     left = list(range(len(asked)))
     while left:
@@ -113,12 +112,12 @@ def _draw(distribution: Distribution, logits: Tensor, requests: Sequence[DrawReq
         if truncate is not None:
             chosen = chosen.truncate(truncate)
         permitted = _allowed([requests[number] for number in numbers], logits.device) if top2 else None
-        drawn = _top2(chosen, chosen_logits, rows, permitted) if top2 else Drawn(draw(chosen, rows).tolist())
+        drawn = _top2(chosen, chosen_logits, rows, permitted) if top2 else DrawnTokens(draw(chosen, rows).tolist())
         place = 0
         for number in numbers:
             stop = place + len(requests[number].rows)
             answers[number] = Draws(
-                Drawn(drawn.tokens[place:stop], drawn.second[place:stop], drawn.gaps[place:stop]),
+                DrawnTokens(drawn.tokens[place:stop], drawn.second[place:stop], drawn.gaps[place:stop]),
                 _part_of(chosen, place, stop),
             )
             place = stop
@@ -132,7 +131,7 @@ def _part_of(distribution: Distribution, start: int, stop: int) -> Callable[[], 
 
 
 def _allowed(requests: Sequence[DrawRequest], device: torch.device) -> Tensor | None:
-    """What grammars permit, a row for each of the requests': everything where there is none. None: nowhere is one."""
+    """What grammars permit, row by row: everything for requests without one. None: no request has a grammar."""
     width = next((request.allowed.shape[1] for request in requests if request.allowed is not None), None)
     if width is None:
         return None
@@ -143,9 +142,11 @@ def _allowed(requests: Sequence[DrawRequest], device: torch.device) -> Tensor | 
     return torch.cat(masks).to(device)
 
 
-def _top2(distribution: Distribution, logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None) -> Drawn:
+def _top2(
+    distribution: Distribution, logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None
+) -> DrawnTokens:
     best = draw_top2(distribution, rows)
-    drawn = Drawn(best.first.tolist(), best.second.tolist(), best.gap.tolist())
+    drawn = DrawnTokens(best.first.tolist(), best.second.tolist(), best.gap.tolist())
     greedy = [i for i, row in enumerate(rows) if row.sampling.temperature < GREEDY_TEMPERATURE]
     if greedy:
         # A greedy distribution has one token; without noise the runner-up is that of the logits.

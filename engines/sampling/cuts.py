@@ -73,7 +73,7 @@ class Cuts:
     def count(self, values: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """How many of the first K tokens in order, `values` [r, K] of `x` [r, V], are kept: int64 [r].
 
-        Also bool [r]: whether these K tokens told (where not, count again over all of them).
+        Also bool [r]: whether these K tokens were enough (if not, count again over all tokens).
         """
         among, everything, count = self._without_top_p(values, x)
         if bool((self.top_p < 1.0).any()):

@@ -16,7 +16,7 @@ from engines.sampling.ranking import first, lowest_best
 class Part:
     """Rows of one form. `rows` int64 [r] are their indices in the distribution.
 
-    `logits` float32 [r, K], −inf where a token was removed; `token_ids` int64 [r, K] says which tokens these are,
+    `logits` float32 [r, K], −inf for tokens that were removed; `token_ids` int64 [r, K] says which tokens these are,
     distinct and ordered by logit (highest first, lowest id on ties); None: K is the whole vocabulary in its own order.
     """
 
@@ -85,7 +85,7 @@ class Distribution:
         return part.logits.to(torch.float64) - self.log_normaliser(part)[:, None]
 
     def logprobs(self) -> Tensor:
-        """Log-probabilities over the whole vocabulary, float64 [R, V], −inf where a token was removed."""
+        """Log-probabilities over the whole vocabulary, float64 [R, V], −inf for tokens that were removed."""
 
         def dense(part: Part) -> Tensor:
             values = self.part_logprobs(part)
@@ -99,7 +99,7 @@ class Distribution:
     def logprob_of(self, token_ids: Tensor, rows: Tensor | None = None) -> Tensor:
         """log p of token `token_ids[i]` in row `rows[i]` (None: row i), int64 [M] → float64 [M].
 
-        −inf where the token was removed or is outside the vocabulary.
+        −inf if the token was removed or is outside the vocabulary.
         """
         rows = torch.arange(self.num_rows, device=self.device) if rows is None else rows
         home, place = self._homes()

@@ -52,7 +52,7 @@ def draw_logits(logits: Tensor, token_ids: Tensor | None, keys: Tensor) -> Tenso
 class Top2:
     """The two best perturbed tokens of each row: int64 [R] each, and how much the second falls short, float64 [R].
 
-    `second` is −1 and `gap` +inf where only one token is left.
+    `second` is −1 and `gap` +inf if only one token is left.
     """
 
     first: Tensor

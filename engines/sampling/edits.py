@@ -19,7 +19,7 @@ from engines.sampling.rows import SamplingRow
 
 
 def edit_logits(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None) -> Tensor:
-    """Float32 [R, V] → float32 [R, V]: the same tensor where nothing changes, else a new one.
+    """Float32 [R, V] → float32 [R, V]: the same tensor if nothing changes, else a new one.
 
     `allowed` is bool [R, V], or a bitmask int32 [R, W] as xgrammar makes it: bit b of word w is token 32 w + b, and
     tokens beyond its end (a padded row of logits) are not allowed.

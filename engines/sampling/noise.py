@@ -89,8 +89,3 @@ def gumbel_from_hash(h: Tensor) -> Tensor:
 def uniform(seeds: Tensor, stream: int, positions: Tensor, token_ids: Tensor) -> Tensor:
     """Uniforms in (0, 1), float64 [R, K]; arguments as for `hash64`."""
     return uniform_from_hash(hash64(seeds, stream, positions, token_ids))
-
-
-def gumbel(seeds: Tensor, stream: int, positions: Tensor, token_ids: Tensor) -> Tensor:
-    """Standard Gumbel noise, float64 [R, K]; arguments as for `hash64`."""
-    return gumbel_from_hash(hash64(seeds, stream, positions, token_ids))

@@ -10,7 +10,7 @@ _CPU_ELEMENTS = 1 << 16
 
 
 def tiles(x: Tensor) -> Iterator[slice]:
-    """Slices of columns that cover [r, V] in order; on other devices a single one, where a pass costs its launch."""
+    """Slices of columns that cover [r, V] in order; on other devices a single one, since each pass costs a launch."""
     rows, width = x.shape
     step = max(_CPU_ELEMENTS // max(rows, 1), 1024) if x.device.type == "cpu" else max(width, 1)
     for start in range(0, width, step):

@@ -76,8 +76,8 @@ class Segment:
     Grouped-query attention without repeating keys: the query heads that share a key head are rows beside each other,
     so a token is `group` rows and one slot one batch of `key_value_heads` plain attentions. `rows` are the queries'
     among the pass's [tokens · group]; keys are positions [0, key_length) of the slot; `mask` (additive, [rows,
-    key_length]) hides those after the query's own, None where there are none. Before attending, the tree nodes
-    `nodes` (tokens of the pass) are put to `places` in the key-value memory, where there are any.
+    key_length]) hides those after the query's own, None if there are none. Before attending, the tree nodes
+    `nodes` (tokens of the pass) are put to `places` in the key-value memory, if there are any.
     """
 
     rows: slice | Tensor
@@ -93,7 +93,8 @@ class RaggedPass:
     """Writes the chains' keys and values to their slots, then attends segment by segment.
 
     `chain_tokens` are written to `chain_places`; `chain_tokens` None says that they are all the pass's tokens. Where
-    the pass holds a tree, `keep`: `kept` gathers [tokens, heads, dim] keys and values of every layer.
+    the pass holds a tree, `keep`: `kept` gathers [tokens, heads, dim] keys and values of every layer. A segment's last
+    query is repeated up to a multiple of `query_multiple`.
     """
 
     cache: KeyValueCache
@@ -102,6 +103,7 @@ class RaggedPass:
     chain_places: Tensor
     slot_length: int
     keep: bool = False
+    query_multiple: int = 1
     kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
@@ -121,9 +123,15 @@ class RaggedPass:
             if segment.nodes is not None and segment.places is not None:
                 self._place(layer, segment.nodes, segment.places, keys, values)
             slot_keys, slot_values = self.cache.read(layer, segment.slot, segment.key_length)
-            attended[:, :, segment.rows] = scaled_dot_product_attention(
-                grouped[:, :, segment.rows], slot_keys, slot_values, attn_mask=segment.mask, scale=scaling
+            queries, mask = grouped[:, :, segment.rows], segment.mask
+            count = queries.shape[2]
+            if missing := -count % self.query_multiple:
+                queries = torch.cat([queries, queries[:, :, -1:].expand(-1, -1, missing, -1)], dim=2)
+                mask = None if mask is None else torch.cat([mask, mask[-1:].expand(missing, -1)])
+            segment_attended = scaled_dot_product_attention(
+                queries, slot_keys, slot_values, attn_mask=mask, scale=scaling
             )
+            attended[:, :, segment.rows] = segment_attended[:, :, :count]
         attended = attended.view(key_value_heads, tokens, -1, value.shape[3]).transpose(0, 1)
         return attended.reshape(1, tokens, heads, -1)
 
@@ -140,6 +148,8 @@ class ShapeProbe:
     shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        if layer in self.heads:
+            raise UnsupportedAttention(f"layer {layer} attends more than once")
         self.heads[layer] = query.shape[1]
         self.shapes[layer] = (key.shape[1], key.shape[3], value.shape[3])
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])

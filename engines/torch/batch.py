@@ -11,6 +11,7 @@ from torch import Tensor
 from engines.runtime.rows import Row, depths, paths
 from engines.torch.attention import RaggedPass, Segment, causal_mask
 from engines.torch.kv_cache import KeyValueCache
+from engines.torch.padding import Padding
 
 
 @dataclass(slots=True)
@@ -33,15 +34,16 @@ class BatchBuilder:
 
     `bucket`: key lengths are padded to its multiples and chains are split where their padded length changes, so that
     the length a token attends over depends on its own position alone (1: no padding, nothing is split).
-    `multiple`: passes and selections of logits repeat their last token up to a multiple of this many.
+    `padding`: passes and selections of logits repeat their last token, attentions their last query, up to its numbers.
+    It may be set anew between passes.
     """
 
-    def __init__(self, cache: KeyValueCache, group: int, slot_length: int, bucket: int = 1, multiple: int = 1) -> None:
+    def __init__(self, cache: KeyValueCache, group: int, slot_length: int, bucket: int = 1) -> None:
         self._cache = cache
         self._group = group
         self._slot_length = slot_length
         self._bucket = bucket
-        self._multiple = multiple
+        self.padding = Padding()
 
     def build(self, rows: Sequence[Row]) -> Batch:
         ids: list[int] = []
@@ -66,11 +68,10 @@ class BatchBuilder:
                 segments.extend(self._tree(row.slot, row.start, offset, row.parents))
             wanted.extend(range(offset + row.logits_from, offset + count))
             kept.append(count - row.logits_from)
-        while len(ids) % self._multiple:
-            ids.append(ids[-1])
-            positions.append(positions[-1])
-        while len(wanted) % self._multiple:
-            wanted.append(wanted[-1])
+        missing = self.padding.rows(len(ids)) - len(ids)
+        ids.extend(ids[-1:] * missing)
+        positions.extend(positions[-1:] * missing)
+        wanted.extend(wanted[-1:] * (self.padding.rows(len(wanted)) - len(wanted)))
         attention = RaggedPass(
             cache=self._cache,
             segments=segments,
@@ -78,6 +79,7 @@ class BatchBuilder:
             chain_places=self._index(chain_places),
             slot_length=self._slot_length,
             keep=bool(trees),
+            query_multiple=self.padding.attention,
         )
         return Batch(
             input_ids=self._index(ids)[None],

@@ -3,8 +3,10 @@
 The parts: MKL's strict reproducibility makes float32 matrix products independent of the number of rows (it is set in
 engines.torch.environment, before torch loads); attention pads key lengths by the query's own position
 (engines.torch.batch); and activations are written here in operations whose vector and scalar forms agree, since torch
-computes the tail of an array, wherever it falls, with other code than its body. The idea and the name are those of
-He and Thinking Machines, "Defeating Nondeterminism in LLM Inference" (2025). `self_check` believes none of it.
+computes the tail of an array, wherever it falls, with other code than its body. Where a processor's products have other
+bits for few rows all the same (MKL on AMD, oneDNN in bfloat16), passes are filled up with rows: `settle_padding` finds
+how many by trying, on the machine and the layers at hand, and refuses where no number helps. The idea and the name are
+those of He and Thinking Machines, "Defeating Nondeterminism in LLM Inference" (2025).
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -20,6 +24,8 @@ from transformers import activations
 
 from engines.errors import BatchInvarianceError
 from engines.runtime.rows import Row
+from engines.torch.linear import PackedLinear
+from engines.torch.padding import Padding, row_paddings
 from engines.torch.runner import Runner
 
 _LARGE_LAYER = 32_000_000
@@ -41,18 +47,23 @@ def check_environment(device: torch.device, dtype: torch.dtype, config: Any) -> 
         )
     if dtype not in (torch.float32, torch.bfloat16):
         raise BatchInvarianceError(f"batch_invariant is not available in {dtype}")
-    text = config.get_text_config()
-    if dtype != torch.float32 and any(getattr(text, name, None) for name in _EXPERT_COUNTS):
+    if dtype != torch.float32 and _has_experts(config):
         raise BatchInvarianceError(
-            f"batch_invariant needs float32 for {text.model_type}: its experts share out the rows"
+            f"batch_invariant needs float32 for {config.get_text_config().model_type}: its experts share out the rows"
         )
-    if dtype == torch.float32:
-        if not torch.backends.mkl.is_available():  # type: ignore[no-untyped-call]
-            raise BatchInvarianceError("batch_invariant needs a torch built with MKL for float32")
-        if "STRICT" not in os.environ.get("MKL_CBWR", ""):
-            raise BatchInvarianceError(
-                "batch_invariant needs MKL_CBWR=AVX512,STRICT (or AVX2,STRICT) set before torch is imported"
-            )
+    if dtype == torch.float32 and _has_mkl() and "STRICT" not in os.environ.get("MKL_CBWR", ""):
+        raise BatchInvarianceError(
+            "batch_invariant needs MKL_CBWR=AVX512,STRICT (or AVX2,STRICT) set before torch is imported"
+        )
+
+
+def _has_experts(config: Any) -> bool:
+    text = config.get_text_config()
+    return any(getattr(text, name, None) for name in _EXPERT_COUNTS)
+
+
+def _has_mkl() -> bool:
+    return bool(torch.backends.mkl.is_available())  # type: ignore[no-untyped-call]
 
 
 class Activation(nn.Module):
@@ -114,52 +125,79 @@ def _invariant_form(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
     return _INVARIANT.get(type(module))
 
 
-def self_check(runner: Runner, prefill_chunk_tokens: int = 256) -> None:
-    """Compare bits: every shape of linear layer for 1 to 64 rows and for prefill chunks, then whole passes cut, batched
-    and branched.
+def settle_padding(runner: Runner, prefill_chunk_tokens: int = 256) -> None:
+    """Give the runner the least padding with which a row has the same bits in passes of every size, at every place.
 
-    `prefill_chunk_tokens` are the most prompt tokens a pass will read. Overwrites the runner's slots.
+    Found by comparing bits: of every shape of linear layer for 1 to 64 rows and for prefill chunks, then of whole
+    passes cut, batched and branched. `prefill_chunk_tokens` are the most prompt tokens a pass will read. Overwrites the
+    runner's slots.
 
     Raises:
-        BatchInvarianceError: naming the first difference found.
+        BatchInvarianceError: naming the difference found with the most padding there is to try.
     """
-    with torch.inference_mode():
-        _check_linear_layers(runner.model, runner.row_multiple, prefill_chunk_tokens)
-    _check_passes(runner)
+    layers = _one_of_each_shape(runner.model, prefill_chunk_tokens)
+    has_experts = _has_experts(runner.model.config)
+    difference: str | None = None
+    for padding in row_paddings(torch.get_num_threads()):
+        if has_experts and padding != Padding():
+            raise BatchInvarianceError(
+                f"batch_invariant does not hold here: {difference}, and padding does not help experts"
+            )
+        difference = next(filter(None, (_layer_difference(*layer, padding) for layer in layers)), None)
+        if difference is not None:
+            continue
+        # Attention multiplies as many queries at a time as a sequence has in the pass, with the same libraries.
+        for multiple in sorted({1, padding.least}):
+            runner.padding = replace(padding, attention=multiple)
+            difference = _pass_difference(runner)
+            if difference is None:
+                return
+    raise BatchInvarianceError(f"batch_invariant does not hold here: {difference}, whatever is padded")
 
 
-def _row_counts(layer: nn.Linear, multiple: int, prefill_chunk_tokens: int) -> list[int]:
+def _one_of_each_shape(model: Any, prefill_chunk_tokens: int) -> list[tuple[str, nn.Linear | PackedLinear, int]]:
+    """(name, layer, most prefill rows)."""
+    layers: dict[tuple[int, int, bool], tuple[str, nn.Linear | PackedLinear, int]] = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, (nn.Linear, PackedLinear)):
+            # Logits are computed of a chunk's last token alone, not of the whole chunk.
+            chunk = prefill_chunk_tokens if layer is not model.get_output_embeddings() else 1
+            layers.setdefault((layer.in_features, layer.out_features, layer.bias is not None), (name, layer, chunk))
+    return list(layers.values())
+
+
+def _row_counts(layer: nn.Linear | PackedLinear, padding: Padding, prefill_chunk_tokens: int) -> list[int]:
     """What passes come to: up to 64 rows all of them (of large layers some), and a few prefill chunks, the largest
-    included where that is not too much work."""
+    included where that is not too much work. More of them where MKL does not promise that they are alike."""
     counts = [*range(1, 65), 100, 128]
     if layer.weight.numel() > _LARGE_LAYER:
         counts = [*range(1, 17), 24, 31, 32, 33, 48, 63, 64]
+    elif padding != Padding() or not _has_mkl():
+        counts += range(65, 256, 9)
     chunks = [256, prefill_chunk_tokens]
     counts += [count for count in chunks if count * layer.weight.numel() <= _MOST_PRODUCTS]
-    return sorted({-(-count // multiple) * multiple for count in counts})
+    return sorted({padding.rows(count) for count in counts})
 
 
-def _check_linear_layers(model: Any, multiple: int, prefill_chunk_tokens: int) -> None:
+@torch.inference_mode()
+def _layer_difference(
+    name: str, layer: nn.Linear | PackedLinear, prefill_chunk_tokens: int, padding: Padding
+) -> str | None:
+    """Passes of every size hold the rows of the largest pass, from another place on each."""
     generator = torch.Generator().manual_seed(_CHECK_SEED)
-    shapes: dict[tuple[int, int, bool], tuple[str, nn.Linear]] = {}
-    for name, layer in model.named_modules():
-        if isinstance(layer, nn.Linear):
-            shapes.setdefault((layer.in_features, layer.out_features, layer.bias is not None), (name, layer))
-    for name, layer in shapes.values():
-        # Logits are computed of a chunk's last token alone, not of the whole chunk.
-        chunk = prefill_chunk_tokens if layer is not model.get_output_embeddings() else 1
-        counts = _row_counts(layer, multiple, chunk)
-        rows = torch.randn(max(counts), layer.in_features, generator=generator).to(layer.weight.dtype)
-        reference = layer(rows)
-        for count in counts:
-            if not torch.equal(layer(rows[-count:]), reference[-count:]):
-                raise BatchInvarianceError(
-                    f"batch_invariant does not hold here: {name} ({layer.in_features} → {layer.out_features}) gives "
-                    f"other bits for {count} rows than for {max(counts)}"
-                )
+    counts = _row_counts(layer, padding, prefill_chunk_tokens)
+    most = counts[-1]
+    rows = torch.randn(most, layer.in_features, generator=generator).to(layer.weight.dtype)
+    reference = layer(rows[None])[0]
+    for shift, count in enumerate(counts, start=1):
+        chosen = (torch.arange(count) + shift) % most
+        if not torch.equal(layer(rows[chosen][None])[0], reference[chosen]):
+            shape = f"{name} ({layer.in_features} → {layer.out_features})"
+            return f"{shape} gives other bits for {count} rows than for {most}"
+    return None
 
 
-def _check_passes(runner: Runner) -> None:
+def _pass_difference(runner: Runner) -> str | None:
     context = min(60, runner.slot_length // 2)
     count = min(12, runner.slot_length - context)
     generator = torch.Generator().manual_seed(_CHECK_SEED)
@@ -170,9 +208,8 @@ def _check_passes(runner: Runner) -> None:
     reference = torch.cat([runner.forward([Row(0, context + i, [token])])[0] for i, token in enumerate(tail)])
     for what, logits in _other_ways(runner, ids, context):
         if not torch.equal(logits, reference):
-            raise BatchInvarianceError(
-                f"batch_invariant does not hold here: {what} gives other bits than one token at a time"
-            )
+            return f"{what} gives other bits than one token at a time"
+    return None
 
 
 def _other_ways(runner: Runner, ids: list[int], context: int) -> Iterator[tuple[str, Tensor]]:
@@ -180,15 +217,10 @@ def _other_ways(runner: Runner, ids: list[int], context: int) -> Iterator[tuple[
     tail = ids[context:]
     count = len(tail)
     yield "a chunk", runner.forward([Row(0, context, tail)])[0]
-    third = count // 3
+    cuts = [0, min(2, count), min(5, count), count]
     yield (
         "uneven chunks",
-        torch.cat(
-            [
-                runner.forward([Row(0, context, tail[:third])])[0],
-                runner.forward([Row(0, context + third, tail[third:])])[0],
-            ]
-        ),
+        torch.cat([runner.forward([Row(0, context + a, tail[a:b])])[0] for a, b in pairwise(cuts)]),
     )
     chain = list(range(-1, count - 1))
     branch = [*chain, *[-1, *range(count, 2 * count - 1)]]
@@ -200,5 +232,9 @@ def _other_ways(runner: Runner, ids: list[int], context: int) -> Iterator[tuple[
     if runner.num_slots > 1:
         for start in range(0, context, 7):
             runner.forward([Row(1, start, ids[start : min(start + 7, context)], logits_from=0)])
-        rows = [Row(0, 0, ids[:5]), Row(1, context, tail)]
-        yield "prefill in small chunks and a batch", runner.forward(rows)[1]
+        for companion in (ids[:5], ids):
+            rows = [Row(0, 0, companion), Row(1, context, tail)]
+            yield (
+                f"prefill in small chunks and a batch of {sum(len(row.token_ids) for row in rows)}",
+                runner.forward(rows)[1],
+            )

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engines.runtime.jobs import ChainRow
+from engines.runtime.runner import ChainRow
 from engines.sampling.static import StaticRows, describe
 
 _ROW_FIELDS = 3
@@ -93,7 +93,7 @@ class ChainBuffers:
         return self._host_found[:steps]
 
     def wait(self) -> None:
-        """Until the device has done all that it was told to."""
+        """Until the device has finished all its work."""
         if self.found.is_cuda:
             torch.cuda.current_stream(self.found.device).synchronize()
 

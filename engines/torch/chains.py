@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from engines.runtime.jobs import ChainRow
 from engines.runtime.rows import Row
+from engines.runtime.runner import ChainRow
 from engines.sampling.edits import is_edited
 from engines.sampling.process import Way, way_of
 from engines.sampling.rows import SamplingRow
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 MAX_SEQUENCES = 32
 MAX_STEPS = 32
 MAX_TAIL = 16
-"""Tokens of context that a chain may begin with: after a round one, or two where all drafts were accepted; more where
+"""Tokens of context that a chain may begin with: after a round one, or two if all drafts were accepted; more where
 rounds went by without a draft, so that a drafter that fell behind catches up in passing."""
 _SEQUENCES = (2, 4, 8, 16, MAX_SEQUENCES)
 """One sequence is computed as two: matrix products take as long, and torch.compile would compile for one anew."""
@@ -42,7 +42,7 @@ Replay = Callable[[], None]
 class ChainRunner:
     """Draws chains with a runner's model and key-value memory; for use by whoever uses the runner, not beside it.
 
-    Made once, which on CUDA takes about a minute (torch.compile, less where its cache on disk has it) and `memory` for
+    Made once, which on CUDA takes about a minute (torch.compile, less if its cache on disk has it) and `memory` for
     logits; the graphs' own working memory is that of the largest. Overwrites slot 0. Without `compiled`, or where
     compiling fails, the model's own code is captured as it is.
     """
@@ -68,8 +68,8 @@ class ChainRunner:
     def read(self, rows: Sequence[Row]) -> None:
         """Feed chains of tokens, of which no logits are wanted, in as many static passes as that takes.
 
-        A prompt's ordinary pass is thousands of launches, each of which waits its turn where another process keeps the
-        GPU busy; this is a few. Raises ValueError where a row does not fit (engines.runtime.rows.check_rows).
+        A prompt's ordinary pass is thousands of launches, each of which waits its turn if another process keeps the
+        GPU busy; this is a few. Raises ValueError if a row does not fit (engines.runtime.rows.check_rows).
         """
         self._runner.check(rows)
         tokens = [token for row in rows for token in row.token_ids]
@@ -87,11 +87,11 @@ class ChainRunner:
     def run(self, chains: Sequence[ChainRow]) -> list[list[int]]:
         """Draw for up to `max_sequences` sequences at a time: at most `count` and MAX_STEPS tokens for each.
 
-        A chain ends early, maybe with none, where a token can't be drawn here: the ordinary way is then to go on. The
+        A chain ends early, maybe with none, if a token can't be drawn here: the ordinary way is then to go on. The
         slots hold, behind what `row` fed, keys and values for all tokens of the answer but the last.
 
         Raises:
-            ValueError: where a row does not fit (engines.runtime.rows.check_rows).
+            ValueError: if a row does not fit (engines.runtime.rows.check_rows).
         """
         self._runner.check([chain.row for chain in chains])
         found: list[list[int]] = []

@@ -17,7 +17,7 @@ def prepare_environment(threads: int | None = None, batch_invariant: bool = Fals
     "conditional numerical reproducibility", strict mode).
 
     Raises:
-        RuntimeError: where torch is loaded already, so that nothing set here would count.
+        RuntimeError: if torch is loaded already, so that nothing set here would count.
         ValueError: for less than one thread.
     """
     if "torch" in sys.modules:
@@ -33,7 +33,7 @@ def prepare_environment(threads: int | None = None, batch_invariant: bool = Fals
 
 
 def has_avx512() -> bool:
-    """Whether this machine's CPU has the AVX-512 foundation instructions (False where that cannot be read)."""
+    """Whether this machine's CPU has the AVX-512 foundation instructions (False if that cannot be read)."""
     try:
         cpu = CPUINFO.read_text()
     except OSError:

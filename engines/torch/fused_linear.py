@@ -19,7 +19,7 @@ _SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 class _Product:
     """One product for several layers; what it gives waits for each of them to take its part.
 
-    Correct whatever the layers are called with, and in whatever order; saves something where all are called in turn
+    Correct whatever the layers are called with, and in whatever order; saves something if all are called in turn
     with the very same tensor.
     """
 

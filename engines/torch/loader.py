@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
@@ -11,13 +13,23 @@ from safetensors import SafetensorError
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
 from engines.models import ModelFiles, weight_files
-from engines.torch.batch_invariant import check_environment, make_batch_invariant, self_check
-from engines.torch.linear import serve_few_rows
+from engines.runtime.rows import Row
+from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
+from engines.torch.linear import pack_linear_layers, packed_head_bytes
 from engines.torch.memory import cache_shape, check_fits, slots_within, weight_bytes
+from engines.torch.quantization import check_quantization
 from engines.torch.runner import Runner
 from engines.torch.support import check_supported, context_length
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+
+# Tensors of a file that the model has no place for, and that say nothing which its configuration does not say:
+_RECOMPUTED = re.compile(
+    r"rotary_emb\.inv_freq$"  # rotary frequencies, computed from the configuration (early Llama and GPT-NeoX files)
+    r"|rotary_emb\.(cos|sin)_cached$"  # their cosines and sines
+    r"|(^|\.)(attn|attention)\.(bias|masked_bias)$"  # the causal mask and its −10⁴ (early GPT-2 and GPT-NeoX files)
+    r"|(^|\.)embeddings?\.position_ids$"  # 0, 1, 2, …
+)
 
 
 def load_runner(
@@ -54,19 +66,26 @@ def load_runner(
         check_environment(place, kind, config)
     try:
         check_supported(config, length)
+        check_quantization(files.folder, config)
         shape = cache_shape(config)
         slots = slots_within(kv_memory_bytes, shape, length, kind) if num_slots is None else num_slots
-        check_fits(weight_bytes(files.folder, kind), shape, slots, length, kind, place)
+        weights = weight_bytes(files.folder, kind) + packed_head_bytes(config, kind, place)
+        check_fits(weights, shape, slots, length, kind, place)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
     model = _load(files, kind, place, allow_pickle_weights)
     if batch_invariant:
         make_batch_invariant(model)
-    else:
-        serve_few_rows(model)
-    runner = Runner(model, slots, length, batch_invariant=batch_invariant)
+    try:
+        runner = Runner(model, slots, length, batch_invariant=batch_invariant)
+    except ModelError as error:
+        raise type(error)(f"{files.id}: {error}") from error
+    except Exception as error:  # whatever code of this model does not expect attention over slots
+        kind = config.get_text_config().model_type
+        raise ModelError(f"{files.id}: {kind} can't be run with Tandem's attention: {error}") from error
+    pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
     if batch_invariant:
-        self_check(runner, prefill_chunk_tokens)
+        settle_padding(runner, prefill_chunk_tokens)
     return runner
 
 
@@ -103,11 +122,13 @@ def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
         engine=f"torch-{torch.__version__} transformers-{transformers.__version__}",
         dtype=str(runner.dtype),
         device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        numerics=f"{numerics} batch_invariant={runner.batch_invariant}",
+        numerics=f"{numerics} batch_invariant={runner.batch_invariant} padding={runner.padding}",
     )
 
 
 def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pickle_weights: bool) -> Any:
+    if (files.folder / "adapter_config.json").exists():
+        raise ModelError(f"{files.id}: {files.folder} holds an adapter (adapter_config.json); merge it into the model")
     if not weight_files(files.folder, allow_pickle_weights):
         raise ModelError(f"{files.id}: {files.folder} has no weights that may be loaded")
     transformers.utils.logging.disable_progress_bar()
@@ -119,10 +140,35 @@ def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pic
             trust_remote_code=False,
             use_safetensors=None if allow_pickle_weights else True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,  # check_report names the tensor; the library would not
         )
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{files.id}: could not be loaded: {error}") from error
-    missing = sorted(report["missing_keys"])
-    if missing:  # transformers would leave them random, with no more than a warning
-        raise ModelError(f"{files.id}: {len(missing)} tensors are missing from its weights, {missing[0]} among them")
+    try:
+        check_report(report)
+    except ModelError as error:
+        raise ModelError(f"{files.id}: {error}") from error
     return model
+
+
+def check_report(report: Mapping[str, Any]) -> None:
+    """Judge transformers' report on loading (`output_loading_info`): all of the model filled, all of the file used.
+
+    Raises:
+        ModelError: naming a tensor. transformers itself makes do with a warning: it would leave a missing one random,
+            and drop what it has no place for.
+    """
+    missing = sorted(report["missing_keys"])
+    if missing:
+        raise ModelError(f"{len(missing)} tensors are missing from its weights, {missing[0]} among them")
+    if report["mismatched_keys"]:
+        name, stored, expected = sorted(report["mismatched_keys"])[0]
+        raise ModelError(f"tensor {name} has shape {list(stored)}, where its configuration says {list(expected)}")
+    unused = sorted(name for name in report["unexpected_keys"] if not _RECOMPUTED.search(name))
+    if unused:
+        raise ModelError(
+            f"{len(unused)} tensors of its weights have no place in the model, {unused[0]} among them; "
+            "without them its answers would be wrong"
+        )
+    if report.get("error_msgs"):
+        raise ModelError(f"its weights could not be loaded: {report['error_msgs'][0]}")

@@ -50,6 +50,11 @@ def cache_shape(config: Any) -> CacheShape:
     """Keys and values of a plain decoder with this configuration (the runner later measures the real ones)."""
     text = config.get_text_config()
     heads = text.num_attention_heads
+    if getattr(text, "kv_lora_rank", None):
+        # Multi-head latent attention (arXiv:2405.04434): what is kept here is every head's own keys and values, not
+        # the latent vector that they are made of.
+        key_dim = text.qk_nope_head_dim + text.qk_rope_head_dim
+        return CacheShape(text.num_hidden_layers, heads, key_dim, text.v_head_dim)
     dim = getattr(text, "head_dim", None) or text.hidden_size // heads
     return CacheShape(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim, dim)
 
@@ -58,7 +63,7 @@ def slots_within(budget: int, shape: CacheShape, slot_length: int, dtype: torch.
     """How many sessions of `slot_length` tokens `budget` bytes of keys and values hold.
 
     Raises:
-        ModelError: where not even one.
+        ModelError: if not even one.
     """
     per_slot = slot_length * shape.bytes_per_token(dtype)
     if per_slot > budget:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from statistics import median
 from typing import Any
 
 import torch
@@ -14,22 +12,23 @@ from engines.runtime.rows import Row, check_path, check_rows
 from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
 from engines.torch.kv_cache import CacheShape, KeyValueCache
+from engines.torch.padding import Padding
 
 __all__ = ["Row", "Runner"]
 
-MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
 INVARIANT_BUCKET = 64
 
 
 class Runner:
-    """Runs `model` (a transformers causal language model, in place) over `num_slots` sequences.
+    """A ModelRunner (engines/runtime/runner.py): a transformers causal language model over `num_slots` sequences.
 
-    `slot_length` is the most tokens a sequence may have. Not for use from several threads at once. With
-    `batch_invariant` a token's logits have the same bits whatever pass computed them, where the process's environment
-    and the model allow it (engines.torch.batch_invariant prepares the model and checks).
+    The model is changed in place. `slot_length` is the most tokens a sequence may have. Not for use from several
+    threads at once. With `batch_invariant` a token's logits have the same bits whatever pass computed them, where the
+    process's environment and the model allow it (engines.torch.batch_invariant prepares the model, finds
+    the padding and checks).
 
     Raises:
-        UnsupportedAttention: where the model's attention is not plain causal attention.
+        UnsupportedAttention: if the model's attention is not plain causal attention.
     """
 
     def __init__(self, model: Any, num_slots: int, slot_length: int, *, batch_invariant: bool = False) -> None:
@@ -51,9 +50,17 @@ class Runner:
         bucket = INVARIANT_BUCKET if batch_invariant else 1
         padded_length = -(-slot_length // bucket) * bucket
         self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
-        self.row_multiple = _row_multiple(self.dtype) if batch_invariant else 1
-        self._builder = BatchBuilder(self.cache, group, slot_length, bucket=bucket, multiple=self.row_multiple)
+        self._builder = BatchBuilder(self.cache, group, slot_length, bucket=bucket)
         self._latest: Batch | None = None
+
+    @property
+    def padding(self) -> Padding:
+        """What passes are filled up to: nothing, until bitwise mode finds that this machine needs it."""
+        return self._builder.padding
+
+    @padding.setter
+    def padding(self, padding: Padding) -> None:
+        self._builder.padding = padding
 
     def forward(self, rows: Sequence[Row]) -> list[Tensor]:
         """One pass over all rows.
@@ -61,7 +68,7 @@ class Runner:
         Returns, for each row, float32 logits [len(token_ids) - logits_from, vocab_size] on the model's device.
 
         Raises:
-            ValueError: where a row does not fit (engines.runtime.rows.check_rows).
+            ValueError: if a row does not fit (engines.runtime.rows.check_rows).
         """
         self.check(rows)
         self._latest = None
@@ -74,7 +81,7 @@ class Runner:
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
 
     def check(self, rows: Sequence[Row]) -> None:
-        """Raises ValueError where a row does not fit (engines.runtime.rows.check_rows)."""
+        """Raises ValueError if a row does not fit (engines.runtime.rows.check_rows)."""
         check_rows(rows, self.num_slots, self.slot_length, self._num_ids)
 
     @torch.inference_mode()
@@ -82,7 +89,7 @@ class Runner:
         """Keep part of the latest pass's tree: its nodes `path`, root to leaf, become positions start, start + 1, …
 
         Raises:
-            ValueError: where the latest pass fed no tree to `slot` at `start`, or `path` is not one from its root.
+            ValueError: if the latest pass fed no tree to `slot` at `start`, or `path` is not one from its root.
         """
         if not path:
             return
@@ -105,22 +112,6 @@ class Runner:
     def vocab_size(self) -> int:
         """How many logits a row has; padding rows of the output layer included."""
         return self._vocab_size
-
-    def measure_step_seconds(self, repeats: int = 3) -> dict[int, float]:
-        """Median seconds of one pass over 1, 2, 4, … tokens of one sequence. Overwrites slot 0."""
-        seconds = {}
-        for count in MEASURED_ROWS:
-            if count > self.slot_length:
-                break
-            times = []
-            for _ in range(repeats + 1):
-                begin = time.perf_counter()
-                self.forward([Row(slot=0, start=0, token_ids=[0] * count)])
-                if self.device.type == "cuda":
-                    torch.cuda.synchronize(self.device)
-                times.append(time.perf_counter() - begin)
-            seconds[count] = median(times[1:])
-        return seconds
 
     @torch.inference_mode()
     def _run(self, input_ids: Tensor, position_ids: Tensor, logits_index: Tensor, attention: Any) -> Tensor:
@@ -147,12 +138,3 @@ class Runner:
             raise UnsupportedAttention("layers differ in the shape of their keys and values")
         heads, key_dim, value_dim = probe.shapes[0]
         return CacheShape(layers, heads, key_dim, value_dim), probe.heads[0] // heads
-
-
-def _row_multiple(dtype: torch.dtype) -> int:
-    """Rows that batch-invariant passes are padded to a multiple of.
-
-    oneDNN's bfloat16 products share rows out evenly to threads, and a thread computes an odd last row with other code
-    (measured: every difference was at such a row, none with an even number of rows, four or more in all, a thread).
-    """
-    return 1 if dtype == torch.float32 else 4 * torch.get_num_threads()

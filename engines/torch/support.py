@@ -7,8 +7,24 @@ from typing import Any
 from engines.errors import ModelError
 
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "attention"}
-# Their rotary frequencies depend on the longest sequence in the pass, so sessions in one pass would change each other.
-_LENGTH_DEPENDENT_ROPE = {"dynamic", "longrope"}
+# Its rotary frequencies depend on the longest sequence in the pass, so sessions in one pass would change each other.
+_LENGTH_DEPENDENT_ROPE = {"dynamic"}
+# longrope has one set of frequencies up to the length that the model was first trained on, and another beyond it.
+_ROPE_TYPES = {"default", "linear", "llama3", "yarn", "longrope"}
+_ROPE_KEYS = {
+    "rope_theta", "rope_type", "type", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
+    "beta_slow", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "partial_rotary_factor",
+    "mscale", "mscale_all_dim", "truncate",
+    "finetuned",  # says how the model came to be
+}  # fmt: skip
+_UNSERVED = {
+    "diffllama": "has two attentions in every layer",
+    "gemma4": "has layers that share keys and values, and layers of different shapes",
+    "gemma4_text": "has layers that share keys and values, and layers of different shapes",
+    "gemma3n": "has layers that share keys and values",
+    "gemma3n_text": "has layers that share keys and values",
+    "jetmoe": "routes every token to attention heads of its own",
+}
 _ALIBI = {"bloom", "mpt"}
 _SINKS = {"gpt_oss"}
 
@@ -34,8 +50,9 @@ def check_supported(config: Any, slot_length: int) -> None:
         raise ModelError(f"{kind} caps its attention scores (softcapping), which is not supported")
     if kind in _SINKS:
         raise ModelError(f"{kind} uses attention sinks, which are not supported")
-    for rope in sorted(_rope_types(text) & _LENGTH_DEPENDENT_ROPE):
-        raise ModelError(f"{kind} uses {rope} rotary scaling, which depends on other sequences in the pass")
+    if kind in _UNSERVED:
+        raise ModelError(f"{kind} {_UNSERVED[kind]}, which is not supported")
+    _check_rope(text, slot_length)
     window = sliding_window(text)
     if window is not None and slot_length > window:
         raise ModelError(
@@ -45,21 +62,34 @@ def check_supported(config: Any, slot_length: int) -> None:
     longest = getattr(text, "max_position_embeddings", None)
     if longest is not None and slot_length > longest:
         raise ModelError(f"a context length of {slot_length} exceeds the model's {longest}")
+    _check_architectures(config)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{config.model_type} is not a causal language model that transformers knows")
     if not getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_attention_backend", False):
         raise ModelError(f"transformers' {kind} does not let its attention be replaced, which Tandem needs")
 
 
+def _check_architectures(config: Any) -> None:
+    """A model of code of its own may borrow the type of another, which would then compute something else."""
+    import transformers
+
+    known = {name.casefold() for name in dir(transformers)}  # PhiMoEForCausalLM is PhimoeForCausalLM there
+    for name in getattr(config, "architectures", None) or []:
+        if str(name).casefold() not in known:
+            raise ModelError(
+                f"its config.json names {name}, which transformers does not have; code of models is not run"
+            )
+
+
 def context_length(config: Any) -> int:
     """The most tokens that a sequence of this model may have and be served right."""
     text = config.get_text_config()
-    lengths = (getattr(text, "max_position_embeddings", None), sliding_window(text))
+    lengths = (getattr(text, "max_position_embeddings", None), sliding_window(text), _first_length(text))
     return min((length for length in lengths if length is not None), default=2048)
 
 
 def sliding_window(text: Any) -> int | None:
-    """The window that some layer attends over, None where all attend over everything."""
+    """The window that some layer attends over, None if all attend over everything."""
     window: int | None = getattr(text, "sliding_window", None)
     layer_types = getattr(text, "layer_types", None)
     if layer_types is not None and "sliding_attention" not in layer_types:
@@ -67,7 +97,50 @@ def sliding_window(text: Any) -> int | None:
     return window
 
 
-def _rope_types(text: Any) -> set[str]:
+def shortened(config: Any) -> str | None:
+    """Why the context length is less than what the model was made for, in words; None if it is not."""
+    text = config.get_text_config()
+    length, longest = context_length(config), getattr(text, "max_position_embeddings", None)
+    if longest is None or length >= longest:
+        return None
+    why = f"its sliding window of {length} tokens"
+    if _first_length(text) == length:
+        why = f"the {length} tokens up to which its rotary frequencies (longrope) are the same for all"
+    return f"the context is cut from {longest} tokens to {why}: more is not supported"
+
+
+def _check_rope(text: Any, slot_length: int) -> None:
+    for rope in _ropes(text):
+        kind = rope.get("rope_type", "default")
+        if kind in _LENGTH_DEPENDENT_ROPE:
+            raise ModelError(
+                f"{text.model_type} uses {kind} rotary scaling, which depends on other sequences in the pass"
+            )
+        if kind not in _ROPE_TYPES:
+            raise ModelError(f"{text.model_type} uses {kind} rotary scaling, which is not supported")
+        unknown = sorted(set(rope) - _ROPE_KEYS)
+        if unknown:
+            raise ModelError(f"{text.model_type} has {unknown[0]!r} in its rotary parameters, which is not known here")
+    first = _first_length(text)
+    if first is not None and slot_length > first:
+        raise ModelError(
+            f"{text.model_type} uses longrope rotary scaling, whose frequencies change after {first} tokens for all "
+            f"sequences in a pass; set a context length of at most {first} (now {slot_length})"
+        )
+
+
+def _first_length(text: Any) -> int | None:
+    """The length up to which longrope's frequencies stay the same, None if they always do."""
+    lengths: list[int] = [
+        rope["original_max_position_embeddings"]
+        for rope in _ropes(text)
+        if rope.get("rope_type") == "longrope" and rope.get("short_factor") != rope.get("long_factor")
+    ]
+    return min(lengths, default=None)
+
+
+def _ropes(text: Any) -> list[dict[str, Any]]:
+    """Rotary parameters, one set for all layers or one for each type of layer."""
     parameters = getattr(text, "rope_parameters", None) or {}
-    kinds = [parameters, *(part for part in parameters.values() if isinstance(part, dict))]
-    return {str(kind["rope_type"]) for kind in kinds if "rope_type" in kind}
+    inner = [part for part in parameters.values() if isinstance(part, dict)]
+    return inner or ([parameters] if parameters else [])

@@ -62,7 +62,7 @@ def engine_arguments(
 
 
 def check_passed(name: str, known: set[str]) -> None:
-    """Raises ModelError where vLLM has no such argument."""
+    """Raises ModelError if vLLM has no such argument."""
     if name not in known:
         close = get_close_matches(name, known, n=1)
         raise ModelError(f"vllm_args: vLLM has no argument {name}" + (f"; did you mean {close[0]}?" if close else ""))

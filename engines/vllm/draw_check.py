@@ -1,4 +1,4 @@
-"""Does this vLLM draw as Tandem's logits processor tells it to? Tried once, as it has started.
+"""Does this vLLM draw what Tandem's logits processor wants? Tried once, at start.
 
 At a temperature of 100 among a few permitted tokens it is the noise that decides, whatever the model: so the right
 tokens are known beforehand. They come out only if mask, seed, positions and noise reach vLLM's sampler, and if the list
@@ -32,14 +32,14 @@ _LEAST_GAP = 1.0
 _BIAS = _LEAST_GAP * _TEMPERATURE
 
 
-class Asked(Protocol):
+class Asks(Protocol):
     """What of VllmEngine is used here."""
 
     async def ask(self, ids: list[int], params: object, salt: str | None = None) -> Answer: ...
 
 
-async def check_draws(engine: Asked, vocabulary: int) -> None:
-    """Raises ModelError where vLLM does not draw what our processor tells it to."""
+async def check_draws(engine: Asks, vocabulary: int) -> None:
+    """Raises ModelError if vLLM does not draw what our processor wants."""
     await _check_mask(engine, vocabulary)
     permitted = sorted({number * vocabulary // _PERMITTED for number in range(_PERMITTED)})
     for seed, expected in _certain_draws(permitted, vocabulary, number=2):
@@ -55,7 +55,7 @@ async def check_draws(engine: Asked, vocabulary: int) -> None:
             raise ModelError(f"this vLLM drew {answer.token_ids} where Tandem's noise wants {expected} (seed {seed})")
 
 
-async def _check_mask(engine: Asked, vocabulary: int) -> None:
+async def _check_mask(engine: Asks, vocabulary: int) -> None:
     """One token alone is permitted, each time another one: nothing but the processor would draw it, twice in a row."""
     for token_id in (vocabulary // 3, 2 * vocabulary // 3):
         place = Place(_row(Sampling(temperature=0.0, seed=0), len(_PROMPT)), _only([token_id], vocabulary))
@@ -64,7 +64,7 @@ async def _check_mask(engine: Asked, vocabulary: int) -> None:
             raise ModelError(f"this vLLM drew {answer.token_ids} where Tandem's logits processor wanted {token_id}")
 
 
-async def _noise_decides(engine: Asked, ids: list[int], token_id: int, allowed: Tensor) -> bool:
+async def _noise_decides(engine: Asks, ids: list[int], token_id: int, allowed: Tensor) -> bool:
     """Whether no other permitted token's logit is so much greater that it may win against the noise."""
     sampling = Sampling(temperature=0.0, logit_bias={str(token_id): _BIAS}, seed=0)
     answer = await engine.ask(ids, sampling_params(Place(_row(sampling, len(ids)), allowed)))

@@ -21,7 +21,7 @@ T = TypeVar("T")
 _WATCH_SECONDS = 0.25
 _END_SECONDS = 30.0
 _START_SECONDS = 3600.0
-"""The largest models take many minutes to load and compile. vLLM's own limits are shorter, where they apply."""
+"""The largest models take many minutes to load and compile. vLLM's own limits are shorter, if they apply."""
 _TRIAL_SECONDS = 600.0
 
 
@@ -32,7 +32,7 @@ class VllmEngine:
     """
 
     def __init__(self, max_queue: int, on_pass: Callable[[int, int, float], None], on_death: Callable[[str], None]):
-        """`on_pass(sessions, tokens, seconds)` hears of every step, `on_death(reason)` that vLLM's process ended."""
+        """`on_pass(sessions, tokens, seconds)` is called for every step, `on_death(reason)` if vLLM's process ended."""
         self.stats = PassStats(on_pass)
         self.calls = 0
         self.rows = 0
@@ -55,7 +55,7 @@ class VllmEngine:
     def run_now(self, work: Coroutine[Any, Any, T], seconds: float = _TRIAL_SECONDS) -> T:
         """Run a coroutine on the engine's loop and wait for it, from a thread that has no event loop.
 
-        Raises ModelError where it takes longer: this is for what is done as a worker starts.
+        Raises ModelError if it takes longer: this is for what is done as a worker starts.
         """
         running = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -187,7 +187,7 @@ async def _answers(outputs: AsyncGenerator[Any, None], began: float) -> AsyncIte
 
 
 async def all_of(work: list[Coroutine[Any, Any, T]]) -> list[T]:
-    """All results; where one fails, or this is cancelled, the others end before it raises."""
+    """All results; if one fails, or this is cancelled, the others end before it raises."""
     tasks = [asyncio.ensure_future(one) for one in work]
     try:
         return list(await asyncio.gather(*tasks))
@@ -211,7 +211,7 @@ async def _until(ended: asyncio.Future[None]) -> None:
 
 
 def _hint(arguments: dict[str, Any], error: Exception) -> str:
-    """Where vLLM's engine process logged its reason and passed none on: the commonest one."""
+    """For an engine process of vLLM's that logged its reason and passed none on: the commonest one."""
     memory = arguments.get("kv_cache_memory_bytes")
     if memory is None or "Engine core initialization failed" not in str(error):
         return ""

@@ -2,7 +2,7 @@
 
 vLLM's own draws know no positions, so its requests have temperature 0 and no penalties, and this processor leaves of
 each row of logits what makes vLLM's argmax take the token that engines/sampling drew. What decides a draw comes with
-the request (engines/vllm/requests.py). A worker's own subclass says how a draw becomes a row of logits.
+the request (engines/vllm/requests.py). A worker's own subclass defines how a draw becomes a row of logits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OwnRequest:
         return DrawRequest(rows=[row], allowed=self._allowed, top2=self.asked["top2"], truncate=self.asked["truncate"])
 
 
-class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
+class SamplingProcessor(LogitsProcessor):  # type: ignore[misc]
     """Rows of requests that carry nothing of ours stay as they are."""
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
@@ -96,13 +96,13 @@ class DrawingProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @abstractmethod
     def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
-        """Put into one row, float32 [V], what says which token was drawn: its largest entry, and whatever else."""
+        """Write into one row, float32 [V], which token was drawn: its largest entry, and whatever else."""
 
     @abstractmethod
     def write_failure(self, logits: Tensor) -> None:
         """Put into one row what the worker will know as a failure: no token could be drawn.
 
-        Raises RuntimeError, which ends vLLM's engine, where that cannot be told: a token would be a wrong one.
+        Raises RuntimeError, which ends vLLM's engine, if that is unknown: any token would be wrong.
         """
 
 

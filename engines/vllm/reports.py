@@ -1,4 +1,4 @@
-"""What the proposer, in vLLM's own process, proposed for each request: told over a datagram socket of this machine."""
+"""What the proposer, in vLLM's own process, proposed for each request: sent over a datagram socket of this machine."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Reports:
             del self._followed[key]
 
     def read(self) -> None:
-        """Take in what has been told. Does not wait: a step's proposals come before its tokens."""
+        """Take in what has been sent. Does not wait: a step's proposals come before its tokens."""
         while True:
             try:
                 told = from_json(self._socket.recv(_MAX_DATAGRAM))

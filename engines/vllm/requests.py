@@ -1,4 +1,4 @@
-"""What a request to vLLM says, and what its outputs tell."""
+"""What a request to vLLM carries, and what is read from its outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXTRA = "tandem"
 DRAFTS = "tandem_drafts"
 """The key for requests that the proposer may draft for: {"draft_tokens", "key": whom to report them to, "cache_salt"}.
 
-vLLM's model runner is not told a request's salt, hence the copy.
+vLLM's model runner does not receive a request's salt, hence the copy.
 """
 
 Logprobs = dict[int, Any]
@@ -166,8 +166,8 @@ def answer_of(output: Any, began: float) -> Answer:
 def _computed_after(output: Any) -> int | None:
     """See Answer. A request that was preempted may go on from blocks that another one has computed meanwhile.
 
-    vLLM then keeps the number of cached tokens that it counted before (0.32), and tells of the preemption. 0.24 does
-    not tell, but counts them anew each time. Of a version that neither tells nor is known to do so nothing is trusted.
+    vLLM then keeps the number of cached tokens that it counted before (0.32), and reports the preemption. 0.24 does
+    not, but counts them anew each time. A version that neither reports it nor is known to count anew is not trusted.
     """
     preemptions = getattr(output.metrics, "num_preemptions", None)
     if preemptions is None and counts_cached_anew():

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 import transformers
 
+from basics.metrics import Watched
 from config.workers import WorkerConfig
 from engines.drawing import Limits
 from engines.errors import ModelError
@@ -24,8 +25,6 @@ from engines.vllm.owner import announce_owner
 from engines.vllm.versions import check_installed
 from protocol.messages import Capabilities, ModelInfo, StepTime, TokenizerInfo
 
-Reading = tuple[str, str, Callable[[], float]]
-
 
 @dataclass(frozen=True, slots=True)
 class VllmModel:
@@ -40,7 +39,7 @@ class VllmModel:
     def limits(self) -> Limits:
         return Limits(frozenset(self.info.stop_token_ids), self.info.context_length)
 
-    def gauges(self) -> list[Reading]:
+    def gauges(self) -> list[Watched]:
         stats = self.engine.stats
         return [
             ("num_requests_running", "Requests in vLLM's batch", lambda: stats.running),
@@ -62,11 +61,11 @@ def load_model(
     progress: Callable[[str], None],
     started: Callable[[VllmEngine, Capabilities], Capabilities] | None = None,
 ) -> VllmModel:
-    """Find the configured model and start vLLM with it; `progress` hears what is being done.
+    """Find the configured model and start vLLM with it; `progress` is called with what is being done.
 
     `ours` are the engine arguments that make vLLM draw as its worker needs it: `logits_processors`, a list of
     "module:Class", or none of them and a `speculative_config`; then `started` installs the processor in the running
-    engine, and says what the engine can do. Raises ModelError.
+    engine, and returns what the engine can do. Raises ModelError.
     """
     version = check_installed()
     from vllm.platforms import current_platform

@@ -1,4 +1,4 @@
-"""What vLLM tells of its steps, for our metrics."""
+"""What vLLM reports of its steps, for our metrics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class PassStats:
-    """Requests running and waiting now. `on_pass(sessions, tokens, seconds since the step before)` hears of steps."""
+    """Requests running and waiting now. Each step calls `on_pass(sessions, tokens, seconds since the step before)`."""
 
     def __init__(self, on_pass: Callable[[int, int, float], None]) -> None:
         self.running = 0
@@ -24,7 +24,7 @@ class PassStats:
             self.waiting = scheduler_stats.num_waiting_reqs
         if iteration_stats is not None:
             tokens = iteration_stats.num_prompt_tokens + iteration_stats.num_generation_tokens
-            # Of a step after a pause, the time it took cannot be told from the pause.
+            # After a pause, the step's own time cannot be separated from the pause.
             if tokens and busy:
                 self._on_pass(max(1, self.running), tokens, now - self._last)
         self._last = now

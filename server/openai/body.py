@@ -2,65 +2,71 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-import orjson
 from fastapi import Request
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
-from starlette.requests import ClientDisconnect
 
 from server.errors import ApiError, InvalidRequest, NotSupported
 from server.gateway import gateway_of
 from server.openai import options
-from server.sse import ClientGone
+from server.text import exact_json
+from serving.bodies import read_body
 
 R = TypeVar("R", bound=options.Request)
 
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+_CONVERSATIONS = ("messages", "input")
 _MAX_ERRORS = 100  # of one request, that are looked at for the one to tell
-
-
-async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
-    """Raises ApiError with 413 beyond `max_bytes`, 408 where it takes longer than `seconds`."""
-    too_large = ApiError(f"the request's body exceeds {max_bytes} bytes", status=413, code="request_too_large")
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared[:20]) > max_bytes:
-        raise too_large
-    chunks: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(seconds):
-            async for chunk in request.stream():
-                size += len(chunk)
-                if size > max_bytes:
-                    raise too_large
-                chunks.append(chunk)
-    except TimeoutError:
-        raise ApiError("the request's body did not arrive in time", status=408, code="request_timeout") from None
-    except ClientDisconnect:
-        raise ClientGone from None
-    return b"".join(chunks)
 
 
 def parse(model: type[R], body: bytes) -> R:
     """Raises InvalidRequest or NotSupported."""
     try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        data = exact_json.loads(body)
+    except ValueError as error:
         raise InvalidRequest(f"the request's body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
         raise InvalidRequest("the request's body must be a JSON object", code="invalid_json")
+    if _SURROGATE_ESCAPE.search(body):
+        _check_strings(data)
     refused: dict[str, tuple[Any, ...]] = getattr(model, "REFUSED", {})
     for name in refused.keys() & data.keys():
         value = data.pop(name)
-        if not any(type(value) is type(neutral) and value == neutral for neutral in refused[name]):
+        if not any(_equal(value, neutral) for neutral in refused[name]):
             raise NotSupported(f"'{name}' is not supported", param=name)
     try:
         return model.model_validate(data)
     except ValidationError as error:
         raise invalid(error, data) from None
+
+
+def _equal(value: Any, neutral: Any) -> bool:
+    """As JSON has it: true is not 1, but 1.0 is."""
+    return isinstance(value, bool) == isinstance(neutral, bool) and bool(value == neutral)
+
+
+def _check_strings(data: dict[str, Any]) -> None:
+    """Half a surrogate pair is no text, and nothing can be asked with it. Raises InvalidRequest.
+
+    In a conversation it may stand, where clients cut what they quote anywhere: there it becomes U+FFFD.
+    """
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [
+        ((name,), value) for name, value in data.items() if name not in _CONVERSATIONS
+    ]
+    while waiting:
+        path, value = waiting.pop()
+        if isinstance(value, dict):
+            waiting += [((*path, name), inner) for name, inner in value.items()]
+        elif isinstance(value, list):
+            waiting += [((*path, index), inner) for index, inner in enumerate(value)]
+        names = (name for name in path[-1:] if isinstance(name, str))
+        if any(not exact_json.is_encodable(text) for text in (*names, value) if isinstance(text, str)):
+            param = exact_json.encodable(_spell(path))
+            raise InvalidRequest(f"Invalid value for '{param}': holds half a surrogate pair", param=param)
 
 
 def invalid(error: ValidationError, data: Any) -> InvalidRequest:
@@ -119,10 +125,17 @@ def _reached(location: tuple[str | int, ...], data: Any) -> dict[int, tuple[tupl
         for path, value in reached.values():
             if isinstance(step, str):
                 following.setdefault(id(value), (path, value))
-            if step in value if isinstance(value, dict) else isinstance(value, list) and isinstance(step, int):
+            if _has(value, step):
                 following.setdefault(id(value[step]), ((*path, step), value[step]))
         reached = following
     return reached
+
+
+def _has(value: Any, step: str | int) -> bool:
+    """Whether a way that may not be the one meant goes on here."""
+    if isinstance(value, dict):
+        return step in value
+    return isinstance(value, list) and isinstance(step, int) and step < len(value)
 
 
 def _spell(path: Sequence[str | int]) -> str:
@@ -138,11 +151,27 @@ def body_of(model: type[R]) -> Callable[[Request], Awaitable[R]]:
 
     async def read(request: Request) -> R:
         config = gateway_of(request).config
+        encoding = request.headers.get("content-encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            raise ApiError(
+                f"the request's body must not be compressed; its content-encoding is '{encoding[:40]}'",
+                status=415,
+                code="unsupported_media_type",
+            )
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise ApiError(
                 "the request's content-type must be application/json", status=415, code="unsupported_media_type"
             )
-        return parse(model, await read_body(request, config.max_body_bytes, config.body_timeout_seconds))
+        body = await read_body(
+            request,
+            max_bytes=config.max_body_bytes,
+            seconds=config.body_timeout_seconds,
+            too_large=ApiError(
+                f"the request's body exceeds {config.max_body_bytes} bytes", status=413, code="request_too_large"
+            ),
+            too_late=ApiError("the request's body did not arrive in time", status=408, code="request_timeout"),
+        )
+        return parse(model, body)
 
     return read

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Depends, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from server.choice import Delta
 from server.gateway import Gateway, gateway_of
 from server.openai.answers import (
     ChatChoice,
@@ -25,15 +24,15 @@ from server.openai.answers import (
     ToolCalled,
 )
 from server.openai.body import body_of
-from server.openai.chat_job import prepare
+from server.openai.chat_job import plan_chat
 from server.openai.chat_schema import ChatCompletionRequest
-from server.openai.constraints import check
 from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
-from server.openai.plan import Plan, make_plan, served
-from server.openai.reading import Event, Reading, Reasoning
+from server.openai.plan import Plan, served
 from server.openai.serve import CompletionStream, answer
-from server.tools.parser import ArgumentsDelta, CallStart, Content, collect
+from server.reading.together import AnswerReading, Event, ThoughtText
+from server.reading.tools.parser import CallArguments, CallStart, Content, collect
+from server.text.choice import Delta
 
 router = APIRouter()
 
@@ -45,26 +44,15 @@ async def chat_completions(
     body: Annotated[ChatCompletionRequest, Depends(body_of(ChatCompletionRequest))],
 ) -> Response:
     """Answers a conversation, whole or as server-sent events."""
+    traceparent = request.headers.get("traceparent")
     model = served(gateway, body.model)
-    text = await gateway.texts.get(model.tokenizer)
-    job, reading = await gateway.texts.run(lambda: prepare(gateway, body, model, text))
-    await check(gateway, job.constraint)
-    plan = make_plan(
-        gateway,
-        body,
-        prefix="chatcmpl-",
-        model=model,
-        text=text,
-        jobs=[job],
-        traceparent=request.headers.get("traceparent"),
-        keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
-    )
+    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", traceparent=traceparent)
     return await answer(
         gateway,
         request,
         plan,
-        lambda plan: ChatChunks(plan, reading),
-        lambda plan, deltas: whole(plan, reading, deltas),
+        lambda: ChatChunks(plan, reading),
+        lambda deltas: whole(plan, reading, deltas),
     )
 
 
@@ -76,7 +64,7 @@ def _logprobs(plan: Plan, deltas: list[Delta]) -> ChatLogprobs | None:
     return chat_logprobs(plan.text.tokenizer, token_ids, entries)
 
 
-def whole(plan: Plan, reading: Reading, deltas: list[list[Delta]]) -> BaseModel:
+def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> BaseModel:
     return ChatCompletion(
         id=plan.id,
         object="chat.completion",
@@ -90,10 +78,10 @@ def whole(plan: Plan, reading: Reading, deltas: list[list[Delta]]) -> BaseModel:
     )
 
 
-def _choice(plan: Plan, reading: Reading, index: int, deltas: list[Delta]) -> ChatChoice:
+def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta]) -> ChatChoice:
     reader = reading.reader()
     events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish()]
-    parsed = collect([event for event in events if not isinstance(event, Reasoning)])
+    parsed = collect([event for event in events if not isinstance(event, ThoughtText)])
     message = ChatMessage(role="assistant", content=parsed.content, refusal=None)
     if parsed.calls:
         message.tool_calls = [
@@ -103,7 +91,7 @@ def _choice(plan: Plan, reading: Reading, index: int, deltas: list[Delta]) -> Ch
     elif parsed.content is None:
         message.content = ""
     if reading.thought is not None:
-        message.reasoning_content = "".join(event.text for event in events if isinstance(event, Reasoning)) or None
+        message.reasoning_content = "".join(event.text for event in events if isinstance(event, ThoughtText)) or None
     last = deltas[-1]
     return ChatChoice(
         index=index,
@@ -121,7 +109,7 @@ def finish_reason(reason: Literal["stop", "length"], called: bool) -> FinishReas
 class ChatChunks(CompletionStream):
     """The stream: a chunk with the role for each choice, deltas, a chunk with the finish reason, the usage."""
 
-    def __init__(self, plan: Plan, reading: Reading) -> None:
+    def __init__(self, plan: Plan, reading: AnswerReading) -> None:
         self._plan = plan
         self._readers = [reading.reader() for _ in plan.choices]
 
@@ -187,13 +175,13 @@ def chat_delta(event: Event) -> ChatDelta:
     match event:
         case Content():
             return ChatDelta(content=event.text)
-        case Reasoning():
+        case ThoughtText():
             return ChatDelta(reasoning_content=event.text)
         case CallStart():
             function = FunctionDelta(name=event.name, arguments="")
             return ChatDelta(
                 tool_calls=[ToolCallDelta(index=event.index, id=event.id, type="function", function=function)]
             )
-        case ArgumentsDelta():
+        case CallArguments():
             function = FunctionDelta(arguments=event.text)
             return ChatDelta(tool_calls=[ToolCallDelta(index=event.index, function=function)])

@@ -1,27 +1,56 @@
-"""From a chat request to the job it amounts to, and to how its answer will be read."""
+"""From a chat request to the plan of its answer, and to how that answer will be read."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from server.backend import ServedModel
 from server.errors import InvalidRequest, NotSupported
 from server.gateway import Gateway
 from server.openai import params
-from server.openai.chat_schema import ChatCompletionRequest, NamedTool
-from server.openai.constraints import constraint, for_chat
-from server.openai.plan import Job
+from server.openai.chat_schema import ChatCompletionRequest, as_sent
+from server.openai.constraints import check, constraint, for_chat
+from server.openai.plan import Plan, PromptJob, make_plan
 from server.openai.prompt import render_chat
-from server.openai.reading import Reading
-from server.reasoning import formats as reasoning_formats
+from server.openai.tool_choice import choice_as_json
+from server.reading import reasoning
+from server.reading.together import AnswerReading
+from server.reading.tools import formats as call_formats
+from server.reading.tools.choice import ToolError, ToolUse, resolve
+from server.reading.tools.formats import CallFormat
 from server.text.model import TextModel
-from server.tools import formats as call_formats
-from server.tools.choice import ToolError, ToolUse, resolve
-from server.tools.formats import CallFormat
+
+logger = logging.getLogger(__name__)
 
 
-def prepare(gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, text: TextModel) -> tuple[Job, Reading]:
-    """Slow for long prompts: call it in a thread. Raises ApiError for what cannot be honoured."""
+async def plan_chat(
+    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, *, prefix: str, traceparent: str | None
+) -> tuple[Plan, AnswerReading]:
+    """Every step between a checked body and generation (server.openai.serve.answer), for all endpoints that chat.
+
+    `prefix` begins the answer's id. Raises ApiError for what cannot be honoured.
+    """
+    text = await gateway.texts.get(model.tokenizer)
+    job, reading = await gateway.texts.run(lambda: _prepare(gateway, body, model, text))
+    await check(gateway, job.constraint)
+    plan = make_plan(
+        gateway,
+        body,
+        prefix=prefix,
+        model=model,
+        text=text,
+        jobs=[job],
+        traceparent=traceparent,
+        keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
+    )
+    return plan, reading
+
+
+def _prepare(
+    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, text: TextModel
+) -> tuple[PromptJob, AnswerReading]:
+    """Slow for long prompts: to be called in a thread. Raises ApiError for what cannot be honoured."""
     use = _tool_use(body)
     calls = _call_format(gateway, use, text)
     rendered = render_chat(
@@ -34,17 +63,22 @@ def prepare(gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, t
         continue_final_message=bool(body.continue_final_message),
     )
     prompt = text.tokenizer.encode(rendered, add_special_tokens=False)
-    thought = reasoning_formats.choose(text.info.chat_template or "", gateway.config.reasoning_parser)
-    start = reasoning_formats.start_of(thought, rendered) if thought is not None else "outside"
-    reading = Reading(use, calls, thought, start)
-    if body.top_logprobs is not None and not body.logprobs:
+    template = text.template(tools=bool(body.tools) and use.mode != "none")
+    thought = reasoning.choose(template.source if template else "", gateway.config.reasoning_parser)
+    start = reasoning.start_of(thought, rendered) if thought is not None else "outside"
+    reading = AnswerReading(use, calls, thought, start)
+    if body.top_logprobs and not body.logprobs:
         raise InvalidRequest("'top_logprobs' needs 'logprobs' to be true", param="top_logprobs")
-    requested = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     max_tokens = params.output_tokens(
-        requested, gateway.config.default_max_tokens, len(prompt), model.target, gateway.config, "messages"
+        params.requested_tokens(body),
+        gateway.config.default_max_tokens,
+        len(prompt),
+        model.target,
+        gateway.config,
+        "messages",
     )
     demanded = constraint(body.response_format, body.structured_outputs, len(prompt), model.target)
-    job = Job(
+    job = PromptJob(
         prompt=prompt,
         max_tokens=max_tokens,
         logprobs=params.logprobs((body.top_logprobs or 0) if body.logprobs else None, model.target, "logprobs"),
@@ -57,10 +91,9 @@ def prepare(gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, t
 
 
 def _tool_use(body: ChatCompletionRequest) -> ToolUse:
-    tools = [tool.model_dump(exclude_unset=True) for tool in body.tools or ()]
-    chosen = body.tool_choice.model_dump() if isinstance(body.tool_choice, NamedTool) else body.tool_choice
+    tools = [as_sent(tool) for tool in body.tools or ()]
     try:
-        return resolve(tools, chosen, body.parallel_tool_calls if tools else None)
+        return resolve(tools, choice_as_json(body.tool_choice), body.parallel_tool_calls)
     except ToolError as error:
         raise InvalidRequest(error.message, param=error.param) from None
 
@@ -69,7 +102,8 @@ def _call_format(gateway: Gateway, use: ToolUse, text: TextModel) -> CallFormat 
     """How the model writes calls; None where it may not make any. Raises NotSupported where that is not known."""
     if use.mode == "none":
         return None
-    form = call_formats.choose(text.info.chat_template or "", text.info.model_id, gateway.config.tool_call_parser)
+    template = text.template(tools=True)
+    form = call_formats.choose(template.source if template else "", text.info.model_id, gateway.config.tool_call_parser)
     if form is None:
         raise NotSupported(
             "'tools' is not supported: nothing tells how this model writes tool calls (the setting tool_call_parser "
@@ -82,9 +116,11 @@ def _call_format(gateway: Gateway, use: ToolUse, text: TextModel) -> CallFormat 
 def _template_variables(body: ChatCompletionRequest, text: TextModel) -> dict[str, Any]:
     variables: dict[str, Any] = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
-        if text.template is None or not text.template.mentions("reasoning_effort"):
-            raise NotSupported("'reasoning_effort' is not supported by this model", param="reasoning_effort")
-        variables.setdefault("reasoning_effort", body.reasoning_effort)
+        template = text.template(tools=bool(body.tools))
+        if template is None or not template.mentions("reasoning_effort"):
+            logger.info("reasoning_effort is ignored: this model's chat template does not read it")
+        else:
+            variables.setdefault("reasoning_effort", body.reasoning_effort)
     return variables
 
 

@@ -7,8 +7,11 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Discriminator, Field, JsonValue, Tag
 
 from protocol.messages import TokenIds
-from server.openai.chat_schema import Message, Tool
-from server.openai.options import GenerationOptions, Request
+from server.openai.chat_schema import Tool
+from server.openai.messages import Message
+from server.openai.options import AllWhole, GenerationOptions, Request, Whole
+
+Ids = Annotated[TokenIds, AllWhole]
 
 
 def _kind(prompt: Any) -> str | None:
@@ -17,16 +20,16 @@ def _kind(prompt: Any) -> str | None:
         return "text"
     if not isinstance(prompt, list):
         return None
-    if not prompt or isinstance(prompt[0], int):
+    if not prompt or isinstance(prompt[0], int | float):
         return "ids"
     return "texts" if isinstance(prompt[0], str) else "lists of ids" if isinstance(prompt[0], list) else None
 
 
 Prompt = Annotated[
     Annotated[str, Tag("text")]
-    | Annotated[TokenIds, Tag("ids")]
+    | Annotated[Ids, Tag("ids")]
     | Annotated[list[str], Field(min_length=1, max_length=128), Tag("texts")]
-    | Annotated[list[TokenIds], Field(min_length=1, max_length=128), Tag("lists of ids")],
+    | Annotated[list[Ids], Field(min_length=1, max_length=128), Tag("lists of ids")],
     Discriminator(
         _kind,
         custom_error_type="prompt_form",
@@ -45,7 +48,7 @@ class CompletionRequest(GenerationOptions):
 
     prompt: Prompt
     echo: bool | None = None
-    logprobs: int | None = Field(default=None, ge=0, le=20)
+    logprobs: Annotated[int, Field(ge=0, le=20), Whole] | None = None
     add_special_tokens: bool | None = None
 
 
@@ -56,8 +59,8 @@ class TokenizeRequest(Request):
     prompt: str | None = None
     messages: list[Message] | None = Field(default=None, min_length=1, fail_fast=True)
     add_special_tokens: bool | None = Field(default=None, description="default: true for a prompt, false for messages")
-    add_generation_prompt: bool = True
-    continue_final_message: bool = False
+    add_generation_prompt: bool | None = Field(default=None, description="default: true, unless a message is continued")
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = Field(default=None, max_length=64)
     tools: list[Tool] | None = None
     return_token_strs: bool | None = None
@@ -65,4 +68,4 @@ class TokenizeRequest(Request):
 
 class DetokenizeRequest(Request):
     model: str | None = Field(default=None, max_length=512)
-    tokens: TokenIds
+    tokens: Ids

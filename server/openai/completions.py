@@ -9,7 +9,6 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from server.backend import ServedModel
-from server.choice import Delta
 from server.errors import InvalidRequest
 from server.gateway import Gateway, gateway_of
 from server.openai import params
@@ -19,8 +18,9 @@ from server.openai.completion_schema import CompletionRequest, Prompt
 from server.openai.constraints import check, constraint
 from server.openai.docs import documented
 from server.openai.logprobs import CompletionLogprobWriter
-from server.openai.plan import Job, Plan, choices_wanted, make_plan, served
+from server.openai.plan import Plan, PromptJob, choices_wanted, make_plan, served
 from server.openai.serve import CompletionStream, answer
+from server.text.choice import Delta
 from server.text.model import TextModel
 
 router = APIRouter()
@@ -54,8 +54,8 @@ async def completions(
         gateway,
         request,
         plan,
-        lambda plan: CompletionChunks(plan, by_choice),
-        lambda plan, deltas: whole(plan, by_choice, deltas),
+        lambda: CompletionChunks(plan, by_choice),
+        lambda deltas: whole(plan, by_choice, deltas),
     )
 
 
@@ -72,7 +72,7 @@ def _prompts(prompt: Prompt) -> list[str | list[int]]:
 
 def _job(
     gateway: Gateway, body: CompletionRequest, prompt: str | list[int], model: ServedModel, text: TextModel
-) -> Job:
+) -> PromptJob:
     if isinstance(prompt, str):
         token_ids = text.tokenizer.encode(prompt, add_special_tokens=body.add_special_tokens is not False)
     else:
@@ -80,10 +80,10 @@ def _job(
         vocabulary = model.target.vocabulary
         if vocabulary is not None and any(token_id >= vocabulary.logits_size for token_id in prompt):
             raise InvalidRequest("'prompt' holds a token id that the model does not have", param="prompt")
-    requested = body.max_tokens if body.max_tokens is not None else _DEFAULT_MAX_TOKENS
-    if body.max_tokens is None:
-        requested = max(1, min(requested, model.target.context_length - len(token_ids)))
-    return Job(
+    requested = params.requested_tokens(body)
+    if requested is None:
+        requested = max(1, min(_DEFAULT_MAX_TOKENS, model.target.context_length - len(token_ids)))
+    return PromptJob(
         prompt=token_ids,
         max_tokens=params.output_tokens(requested, None, len(token_ids), model.target, gateway.config, "prompt"),
         logprobs=params.logprobs(body.logprobs, model.target, "logprobs"),

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-import orjson
+from pydantic import JsonValue
 
 from protocol.messages import Grammar, GrammarType, ModelInfo
 from server.errors import InvalidRequest
 from server.gateway import Gateway
 from server.openai.options import ResponseFormat, StructuredOutputs
 from server.openai.params import not_yet
-from server.openai.reading import Reading
-from server.reasoning.grammar import after_reasoning
-from server.tools.grammar import call_grammar, call_or
+from server.reading.grammars import after_reasoning, call_grammar, call_or
+from server.reading.together import AnswerReading
+from server.text import exact_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def constraint(
 
 
 def for_chat(
-    demanded: Constraint | None, reading: Reading, start: int, special_ids: Mapping[str, int], target: ModelInfo
+    demanded: Constraint | None, reading: AnswerReading, start: int, special_ids: Mapping[str, int], target: ModelInfo
 ) -> Constraint | None:
     """The same for an answer that may hold tool calls and a thought, which is free.
 
@@ -79,17 +79,33 @@ def _enforced(constraint: Constraint, target: ModelInfo) -> Constraint:
 
 
 def _format(format: ResponseFormat | None) -> tuple[str, GrammarType | None, str]:
-    if format is None or format.type == "text":
+    if format is None:
         return "response_format", None, ""
-    if format.type == "json_object":
+    if format.type == "text":
+        for name in ("json_schema", "schema_"):
+            if getattr(format, name) is not None:
+                param = f"response_format.{name.rstrip('_')}"
+                raise InvalidRequest(f"'{param}' does not go with the type text", param=param)
+        return "response_format", None, ""
+    schema = _schema(format)
+    if schema is None:
         return "response_format", "json_object", ""
-    if format.json_schema is None:
+    where = "response_format.schema" if format.schema_ is not None else "response_format.json_schema.schema"
+    return "response_format", "json_schema", _dump(schema, where)
+
+
+def _schema(format: ResponseFormat) -> dict[str, JsonValue] | None:
+    """The one schema that there is, wherever it stands; None: any object will do."""
+    if format.json_schema is not None and (format.schema_ is not None or format.type == "json_object"):
+        raise InvalidRequest(
+            "'response_format.json_schema' goes with the type json_schema alone, and with no other schema beside it",
+            param="response_format.json_schema",
+        )
+    if format.json_schema is not None:
+        return format.json_schema.schema_ or {}
+    if format.type == "json_schema" and format.schema_ is None:
         raise InvalidRequest("'response_format.json_schema' is missing", param="response_format.json_schema")
-    return (
-        "response_format",
-        "json_schema",
-        _dump(format.json_schema.schema_ or {}, "response_format.json_schema.schema"),
-    )
+    return format.schema_
 
 
 def _structured(structured: StructuredOutputs | None) -> list[tuple[str, GrammarType | None, str]]:
@@ -115,15 +131,15 @@ def _structured(structured: StructuredOutputs | None) -> list[tuple[str, Grammar
 
 def _dump(value: object, param: str) -> str:
     try:
-        return orjson.dumps(value).decode()
-    except orjson.JSONEncodeError:
-        raise InvalidRequest(f"'{param}' is nested too deeply", param=param) from None
+        return exact_json.dumps(value)
+    except ValueError as error:
+        raise InvalidRequest(f"'{param}' is no schema: {error}", param=param) from None
 
 
 def _json(text: str) -> str:
     try:
-        orjson.loads(text)
-    except orjson.JSONDecodeError as error:
+        exact_json.loads(text)
+    except ValueError as error:
         param = "structured_outputs.json"
         raise InvalidRequest(f"'{param}' is not valid JSON: {error}", param=param) from None
     return text

@@ -31,6 +31,7 @@ def _json(model: ModelCard | ModelList | Tokenized | Detokenized) -> Response:
     return Response(model.model_dump_json(), media_type="application/json")
 
 
+@router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", **documented(None, ModelList))
 async def list_models(gateway: Served) -> Response:
     """The served model, under each of its names."""
@@ -38,6 +39,7 @@ async def list_models(gateway: Served) -> Response:
     return _json(ModelList(data=[_card(model, name) for name in model.names]))
 
 
+@router.head("/v1/models/{model_id:path}", include_in_schema=False)
 @router.get("/v1/models/{model_id:path}", **documented(None, ModelCard))
 async def retrieve_model(gateway: Served, model_id: str) -> Response:
     """One model; ids may hold slashes."""
@@ -67,8 +69,8 @@ def _tokens(gateway: Gateway, body: TokenizeRequest, text: TextModel) -> list[in
         gateway.config,
         tools=body.tools,
         variables=body.chat_template_kwargs,
-        add_generation_prompt=body.add_generation_prompt and not body.continue_final_message,
-        continue_final_message=body.continue_final_message,
+        add_generation_prompt=body.add_generation_prompt,
+        continue_final_message=bool(body.continue_final_message),
     )
     return text.tokenizer.encode(rendered, add_special_tokens=bool(body.add_special_tokens))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 
+from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from config.gateway import GatewayConfig
-from protocol.messages import MAX_CANDIDATES, MAX_DRAFT_TOKENS, ModelInfo, Sampling
-from server.backend import ServedModel
+from protocol.messages import ModelInfo, Sampling
+from server.backend import ServedModel, Speculation
 from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
 from server.openai.options import GenerationOptions, SpeculativeOptions
-from server.rounds import Speculation
 
 _DEFAULT_DEPTH = 8
 _DEFAULT_THRESHOLD = 0.1
@@ -43,6 +43,9 @@ def sampling(options: GenerationOptions, seed: int, target: ModelInfo) -> Sampli
     given = {name: value for name in _SAMPLING_FIELDS if (value := getattr(options, name)) is not None}
     if given.get("top_k") == -1:
         given["top_k"] = 0
+    if given.get("top_p") == 0:  # the mass of nothing but the likeliest token
+        del given["top_p"]
+        given["temperature"] = 0.0
     rows = target.vocabulary.logits_size if target.vocabulary else 2**31
     for key in given.get("logit_bias", ()):
         if not (key.isascii() and key.isdecimal() and len(key) < 11 and int(key) < rows):
@@ -61,14 +64,18 @@ def sampling(options: GenerationOptions, seed: int, target: ModelInfo) -> Sampli
 
 
 def stop_strings(stop: str | list[str] | None, config: GatewayConfig) -> list[str]:
-    stops = [stop] if isinstance(stop, str) else list(stop or ())
+    """An empty one stops nothing: editors send it for fields left blank. Raises InvalidRequest."""
+    stops = [string for string in ([stop] if isinstance(stop, str) else stop or ()) if string]
     if len(stops) > config.max_stop_strings:
         raise InvalidRequest(f"'stop' may hold at most {config.max_stop_strings} strings", param="stop")
     if any(len(string) > config.max_stop_string_chars for string in stops):
         raise InvalidRequest(f"a stop string may have at most {config.max_stop_string_chars} characters", param="stop")
-    if not all(stops):
-        raise InvalidRequest("a stop string must not be empty", param="stop")
     return stops
+
+
+def requested_tokens(options: GenerationOptions) -> int | None:
+    """max_completion_tokens, or its older name."""
+    return options.max_tokens if options.max_completion_tokens is None else options.max_completion_tokens
 
 
 def output_tokens(
@@ -118,17 +125,19 @@ def speculation(options: SpeculativeOptions | None, model: ServedModel, config: 
             f"there is no drafter of that name; known: {known}", param="speculative.draft_model", code="model_not_found"
         )
     strategy = block.strategy or target.default_strategy
-    if strategy not in target.strategies:
+    facts = target.facts(strategy)
+    if facts is None:
         raise not_yet("speculative.strategy", f"the target knows {', '.join(target.strategies)}")
-    if strategy == "probabilistic" and enabled and able is not None and not able.q:
+    if facts.needs_q and enabled and able is not None and not able.q:
         raise not_yet("speculative.strategy", "the draft worker does not send its distribution")
     candidates = block.num_candidates or 1
     most_candidates = min(target.max_candidates, able.max_candidates if able is not None else MAX_CANDIDATES)
     if candidates > most_candidates:
         raise not_yet("speculative.num_candidates", f"these workers take at most {most_candidates}")
-    if strategy == "probabilistic" and candidates > 1:
+    if candidates > facts.max_candidates:
         raise NotSupported(
-            "'speculative.num_candidates' above 1 would not be lossless with the strategy 'probabilistic'",
+            f"'speculative.num_candidates' above {facts.max_candidates} would not be lossless with the strategy "
+            f"'{strategy}'",
             param="speculative.num_candidates",
         )
     if block.log_decisions and not config.log_content:

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from config.gateway import GatewayConfig
-from server.backend import ServedModel
-from server.choice import Choice
+from server.backend import GenerationRequest, ServedModel, Speculation
 from server.errors import InvalidRequest, ModelNotFound
 from server.gateway import Gateway
 from server.openai import params
@@ -23,12 +22,12 @@ from server.openai.answers import (
 )
 from server.openai.constraints import Constraint
 from server.openai.options import GenerationOptions
-from server.rounds import GenerationRequest, Speculation
+from server.text.choice import Choice
 from server.text.model import TextModel
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class PromptJob:
     """One prompt, and what of its request depends on the endpoint. `prefix` is the text the output goes on from."""
 
     prompt: list[int]
@@ -108,7 +107,7 @@ class Plan:
 
 
 def served(gateway: Gateway, name: str | None) -> ServedModel:
-    """The model behind `name` (null: the one there is). Raises NotReady, or ModelNotFound."""
+    """The model behind `name` (null: the one there is). Raises NoModelYet, or ModelNotFound."""
     model = gateway.backend.model()
     if name is not None and name not in model.names:
         raise ModelNotFound(f"The model '{name[:200]}' does not exist.", param="model")
@@ -131,7 +130,7 @@ def make_plan(
     prefix: str,
     model: ServedModel,
     text: TextModel,
-    jobs: Sequence[Job],
+    jobs: Sequence[PromptJob],
     traceparent: str | None,
     keep_special_tokens: bool = False,
 ) -> Plan:
@@ -141,8 +140,6 @@ def make_plan(
     """
     config = gateway.config
     wanted = choices_wanted(options, len(jobs), config)
-    if options.stream_options is not None and not options.stream:
-        raise InvalidRequest("'stream_options' is only allowed with 'stream'", param="stream_options")
     for job in jobs:
         if (options.min_tokens or 0) > job.max_tokens:
             raise InvalidRequest(f"'min_tokens' must not exceed max_tokens ({job.max_tokens})", param="min_tokens")

@@ -12,13 +12,14 @@ from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from server.choice import Delta
 from server.errors import ApiError, InternalError
 from server.gateway import Gateway
-from server.generation import Generation
+from server.http.sse import EventStream, EventWriter, event
 from server.openai.answers import ErrorAnswer
+from server.openai.generation import Generation
 from server.openai.plan import Plan
-from server.sse import ClientGone, EventStream, EventWriter, event, until_disconnect
+from server.text.choice import Delta
+from serving.disconnects import ClientGone, until_client_leaves
 
 logger = logging.getLogger(__name__)
 
@@ -61,17 +62,6 @@ class CompletionStream:
         return [ErrorAnswer.model_validate(error.body())]
 
 
-def generation(gateway: Gateway, plan: Plan, arrived: float) -> Generation:
-    return Generation(
-        gateway.backend,
-        plan.choices,
-        metrics=gateway.metrics,
-        background=gateway.background,
-        arrived=arrived,
-        timeout=gateway.config.request_timeout_seconds,
-    )
-
-
 def arrival(request: Request) -> float:
     """When the request came, time.monotonic(): the outermost middleware noted it."""
     noted: float | None = request.scope.get("tandem.arrived")
@@ -82,15 +72,20 @@ async def answer(
     gateway: Gateway,
     request: Request,
     plan: Plan,
-    chunks: Callable[[Plan], Chunks],
-    whole: Callable[[Plan, list[list[Delta]]], BaseModel],
+    chunks: Callable[[], Chunks],
+    whole: Callable[[list[list[Delta]]], BaseModel],
 ) -> Response:
     """`whole` makes the answer in one piece from each choice's deltas."""
-    run = generation(gateway, plan, arrival(request))
+    run = Generation(
+        gateway.backend,
+        plan.choices,
+        metrics=gateway.metrics,
+        background=gateway.background,
+        arrived=arrival(request),
+        timeout=gateway.config.request_timeout_seconds,
+    )
     if plan.stream:
-        return EventStream(
-            lambda writer: _stream(gateway, run, chunks(plan), writer), gateway.config.write_timeout_seconds
-        )
+        return EventStream(lambda writer: _stream(gateway, run, chunks(), writer), gateway.config.write_timeout_seconds)
 
     async def collect() -> list[list[Delta]]:
         deltas: list[list[Delta]] = [[] for _ in plan.choices]
@@ -100,10 +95,8 @@ async def answer(
                     deltas[delta.index].append(delta)
         return deltas
 
-    deltas = await until_disconnect(request.receive, collect())
-    return Response(
-        whole(plan, deltas).model_dump_json(exclude_unset=True, by_alias=True), media_type="application/json"
-    )
+    deltas = await until_client_leaves(request.receive, collect())
+    return Response(whole(deltas).model_dump_json(exclude_unset=True, by_alias=True), media_type="application/json")
 
 
 async def _stream(gateway: Gateway, run: Generation, chunks: Chunks, writer: EventWriter) -> None:

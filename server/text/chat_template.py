@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
@@ -18,6 +18,8 @@ from jinja2 import nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from server.text import exact_json
 
 MAX_RENDERED_CHARS = 64 * 2**20
 # What a request's chat_template_kwargs may not replace.
@@ -50,7 +52,8 @@ def _tojson(
     sort_keys: bool = False,
 ) -> str:
     # jinja2's own escapes for HTML, which no model was trained on.
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return exact_json.spelled(text)
 
 
 def _strftime_now(format: str) -> str:
@@ -61,7 +64,7 @@ class ChatTemplate:
     """Compiled once, rendered in threads."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Raises ValueError where `source` is no template."""
+        """Raises ValueError if `source` is no template."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
         )
@@ -75,9 +78,36 @@ class ChatTemplate:
         self._special_tokens = dict(special_tokens)
         self._source = source
 
+    @property
+    def source(self) -> str:
+        """The template's text."""
+        return self._source
+
     def mentions(self, word: str) -> bool:
         """Whether the template's text has `word` in it: a role it knows, or a variable it reads."""
         return word in self._source
+
+    def takes_instructions(
+        self,
+        roles: Sequence[str],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+        timeout: float = 5.0,
+    ) -> bool:
+        """Whether messages of `roles` (system, developer) in front all reach the prompt: found by trying.
+
+        Many templates know one such message, and refuse or leave out those that follow.
+        """
+        marks = [secrets.token_hex(16) for _ in roles]
+        messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
+        try:
+            text = self.render(
+                [*messages, {"role": "user", "content": "Hi"}], tools=tools, variables=variables, timeout=timeout
+            )
+        except TemplateError:
+            return False
+        return all(mark in text for mark in marks)
 
     def render(
         self,
@@ -134,4 +164,4 @@ class ChatTemplate:
             raise
         except Exception as error:  # a template is a program: it may raise anything
             raise TemplateError(f"the model's chat template does not take these messages: {error}") from error
-        return "".join(pieces)
+        return exact_json.encodable("".join(pieces))

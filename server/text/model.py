@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from protocol.messages import TokenizerInfo
-from server.errors import NotReady
+from server.errors import NoModelYet
 from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import Detokenizer, detokenizer_factory
 from server.text.tokenizer import TextTokenizer
@@ -17,18 +17,27 @@ T = TypeVar("T")
 
 
 class TextModel:
-    """Tokenizer, chat template (null where the model has none) and detokenizers. Raises ValueError on broken files."""
+    """Tokenizer, chat templates and detokenizers. Raises ValueError on broken files."""
 
     def __init__(self, info: TokenizerInfo) -> None:
         self.info = info
         self.tokenizer = TextTokenizer(info)
-        self.template = ChatTemplate(info.chat_template, info.special_tokens) if info.chat_template else None
+        self._plain_template = _compile(info.chat_template, info)
+        self._tool_template = _compile(info.tool_chat_template, info)
         self.detokenizer: Callable[[bool], Detokenizer] = detokenizer_factory(self.tokenizer)
+
+    def template(self, *, tools: bool) -> ChatTemplate | None:
+        """The chat template for a request with or without tools; None if the model has none for it."""
+        return self._tool_template if tools and self._tool_template is not None else self._plain_template
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         """Token by token, since the library's own decoding of a long list holds the GIL to its end."""
         detokenizer = self.detokenizer(skip_special_tokens)
         return "".join(map(detokenizer.push, token_ids)) + detokenizer.finish()
+
+
+def _compile(source: str | None, info: TokenizerInfo) -> ChatTemplate | None:
+    return ChatTemplate(source, info.special_tokens) if source else None
 
 
 class TextModels:
@@ -42,7 +51,7 @@ class TextModels:
     async def get(self, info: TokenizerInfo) -> TextModel:
         """Built in a thread the first time, and again when the target sends another tokenizer.
 
-        Raises NotReady where it cannot be.
+        Raises NoModelYet if it cannot be.
         """
         async with self._lock:
             # Equal ones need no new model: replicas of one target each send their own.
@@ -50,7 +59,7 @@ class TextModels:
                 try:
                     self._current = await self.run(lambda: TextModel(info))
                 except ValueError as error:
-                    raise NotReady(str(error)[:500]) from None
+                    raise NoModelYet(str(error)[:500]) from None
             return self._current
 
     async def run(self, work: Callable[[], T]) -> T:

@@ -15,7 +15,7 @@ class TextTokenizer:
     """Encodes and decodes; both hold no state, so one object serves all requests and threads."""
 
     def __init__(self, info: TokenizerInfo) -> None:
-        """Takes up to a second for a large vocabulary. Raises ValueError where tokenizer.json is not one."""
+        """Takes up to a second for a large vocabulary. Raises ValueError if tokenizer.json is not one."""
         try:
             self._tokenizer = Tokenizer.from_str(info.tokenizer_json)
             spec = json.loads(info.tokenizer_json)

@@ -1,59 +1,42 @@
-"""The target on the torch engine: jobs on one loop."""
+"""The target on the loop: a job for each call, whatever engine computes the logits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from basics.metrics import Watched
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from engines.runtime.engine import TorchEngine
+from engines.runtime.engine import LoopEngine
 from engines.runtime.passes import PassReport
-from protocol.messages import (
-    MAX_DRAFT_TOKENS,
-    MAX_LOGPROBS,
-    Capabilities,
-    GenerateRequest,
-    Grammar,
-    Sampling,
-    VerifyRequest,
-    VerifyResponse,
-)
+from engines.table import load_engine
+from protocol.messages import GenerateRequest, Grammar, VerifyRequest, VerifyResponse
+from target_worker.engine import UNREAD_ROUNDS, capabilities
 from target_worker.metrics import TargetMetrics
 from target_worker.runtime.generate import generate_job
 from target_worker.runtime.verify import verify_job
 from target_worker.strategies import STRATEGIES
-from worker.metrics import Reading
-
-_UNREAD_ROUNDS = 32
-"""Rounds a stream may be ahead of its reader before its job waits."""
 
 
-def load_target(config: TargetWorkerConfig, metrics: TargetMetrics, progress: Callable[[str], None]) -> TorchTarget:
-    """Raises engines.errors.ModelError."""
-    from engines.torch.start import load_engine  # transformers takes seconds to import
-
-    capabilities = Capabilities(
-        rounds=["gateway"],
-        strategies=list(STRATEGIES),
-        default_strategy=config.strategy,
-        max_candidates=config.max_candidates,
-        max_draft_tokens=MAX_DRAFT_TOKENS,
-        max_logprobs=MAX_LOGPROBS,
-        sampling=list(Sampling.model_fields),
-        grammar_types=[],
-    )
+def load_target(
+    config: TargetWorkerConfig,
+    metrics: TargetMetrics,
+    progress: Callable[[str], None],
+    on_death: Callable[[str], None],
+) -> LoopTarget:
+    """`on_death(reason)` is called if the loop failed. Raises engines.errors.ModelError."""
 
     def on_pass(report: PassReport) -> None:
         metrics.pass_done(report.sessions, report.tokens, report.forward_seconds)
 
-    engine = load_engine(config, "target", capabilities, on_pass, progress)
-    return TorchTarget(engine, config.stall_timeout_ms / 1000, config.verbose)
+    engine = load_engine(config, "target", capabilities(config, list(STRATEGIES)), on_pass, on_death, progress)
+    return LoopTarget(engine, config.stall_timeout_ms / 1000, config.verbose)
 
 
-class TorchTarget:
+class LoopTarget:
     """A TargetEngine (target_worker/engine.py)."""
 
-    def __init__(self, engine: TorchEngine, stall_seconds: float, log_decisions: bool) -> None:
+    def __init__(self, engine: LoopEngine, stall_seconds: float, log_decisions: bool) -> None:
         self.info = engine.info
         self.tokenizer = engine.tokenizer
         self._engine = engine
@@ -74,7 +57,7 @@ class TorchTarget:
         await self._grammars.compile(grammar)
 
     def rounds(self) -> Channel[VerifyResponse]:
-        return Channel(_UNREAD_ROUNDS, self._loop.wake)
+        return Channel(UNREAD_ROUNDS, self._loop.wake)
 
     async def generate(
         self,
@@ -89,15 +72,13 @@ class TorchTarget:
         await self._loop.run(job, float("inf"))
 
     def disown(self, owner: int) -> None:
-        self._grammars.disown(owner)
-        self._loop.disown(owner)
+        self._engine.disown(owner)
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         return self._engine.gauges()
 
-    def counters(self) -> Sequence[Reading]:
+    def counters(self) -> Sequence[Watched]:
         return self._engine.counters()
 
     def close(self, patience: float) -> None:
-        self._loop.shutdown(patience)
-        self._grammars.close()
+        self._engine.close(patience)

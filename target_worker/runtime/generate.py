@@ -1,16 +1,17 @@
-"""Plain decoding inside the engine: a token a round, each round told as soon as it is drawn."""
+"""Plain decoding inside the engine: a token a round, each round sent as soon as it is drawn."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from engines.channel import Channel
-from engines.drawing import Drawing, Limits
+from engines.drawing import Limits, RequestSampling
 from engines.runtime.jobs import Feed, Job, Seat, Steps, Wait
 from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.logprobs import reported_logprobs
 from target_worker.runtime.verify import timings
 from target_worker.strategies.verdicts import cut_after_stop
+from target_worker.verification import respond
 
 if TYPE_CHECKING:
     from engines.grammar.state import GrammarState
@@ -28,11 +29,11 @@ def generate_job(
 ) -> Job[None]:
     """The job that puts a checked request's rounds into `rounds` and their tokens into `emitted`, which is empty.
 
-    It fails where the rounds stay unread for `stall_seconds`.
+    It fails if the rounds stay unread for `stall_seconds`.
     """
 
     def steps(seat: Seat) -> Steps[None]:
-        drawing = Drawing(request, ids, limits, grammar)
+        drawing = RequestSampling(request, ids, limits, grammar)
         feed = ids[seat.length :]
         while True:
             if not rounds.has_room():
@@ -47,23 +48,8 @@ def generate_job(
             logprobs = None
             if request.logprobs is not None:
                 logprobs = reported_logprobs(passed.logits, [token], request.logprobs)
-            rounds.put(
-                VerifyResponse(
-                    session_id=request.session_id,
-                    round=request.round,
-                    candidate=None,
-                    num_drafted=0,
-                    num_accepted=0,
-                    acceptance_mask=[],
-                    token_ids=[token],
-                    logprobs=logprobs,
-                    stop_reason=cut.stop_reason,
-                    stop_token_id=cut.stop_token_id,
-                    lossless=True,
-                    cached_tokens=seat.cached_tokens,
-                    timings=timings(passed.timings, 0.0),
-                )
-            )
+            took = timings(passed.timings, 0.0)
+            rounds.put(respond(request, cut, logprobs=logprobs, cached_tokens=seat.cached_tokens, timings=took))
             if cut.stop_reason is not None:
                 return
             feed = [token]

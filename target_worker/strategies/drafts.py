@@ -54,7 +54,7 @@ class Drafts:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Judgement:
     """For each chain the length of its accepted prefix, int64 [B], and the token after that, int64 [B]."""
 
     num_accepted: Tensor

@@ -1,9 +1,9 @@
 """`probabilistic`: speculative sampling (Leviathan et al. 2022; Chen et al. 2023).
 
 A drafted token x is accepted with probability min(1, p(x) / q(x)); on rejection the token comes from the residual
-distribution norm(max(0, p − q)) (from p where that has no mass). Lossless in distribution, if q is what x was sampled
+distribution norm(max(0, p − q)) (from p if that has no mass). Lossless in distribution, if q is what x was sampled
 from: it is taken as the draft worker sent it, truncated, zero outside its entries. The acceptance uniforms and the
-residual's noise have streams of their own: the noise that drew x tells about every other token of its position.
+residual's noise have streams of their own: given x, the noise that drew it is biased for every token.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from engines.sampling import noise
 from engines.sampling.draw import draw_logits, row_keys
 from protocol.errors import BadRequest
 from protocol.messages import Q_SUM_TOLERANCE, Candidate, TopK
-from target_worker.strategies.drafts import DraftDistributions, Drafts, Outcome, Target, accept_prefix, at_end
+from target_worker.strategies.drafts import DraftDistributions, Drafts, Judgement, Target, accept_prefix, at_end
 
 
 def check_q(candidate: Candidate, vocabulary: int, field: str) -> None:
-    """Raises BadRequest, naming a field under `field`, where a candidate's q cannot be what its tokens came from."""
+    """Raises BadRequest, naming a field under `field`, if a candidate's q cannot be what its tokens came from."""
     if candidate.q is None:
         raise BadRequest("strategy probabilistic needs the distribution of every drafted token", f"{field}.q")
     for place, (token_id, q) in enumerate(zip(candidate.token_ids, candidate.q, strict=True)):
@@ -58,7 +58,7 @@ def pad_q(q: Sequence[Sequence[TopK]], device: torch.device | str = "cpu") -> Dr
     return DraftDistributions(ids.to(device), probabilities.to(device))
 
 
-def verify(drafts: Drafts, target: Target) -> Outcome:
+def verify(drafts: Drafts, target: Target) -> Judgement:
     """`drafts.q` is needed, checked (check_q) and padded (pad_q)."""
     assert drafts.q is not None
     rows = drafts.rows[:, :-1]
@@ -72,7 +72,7 @@ def verify(drafts: Drafts, target: Target) -> Outcome:
     rejected = torch.nonzero(num_accepted < drafts.lengths).flatten()
     if len(rejected):
         next_token[rejected] = _draw_residual(drafts, target, rejected, num_accepted[rejected])
-    return Outcome(num_accepted, next_token)
+    return Judgement(num_accepted, next_token)
 
 
 def accepts(p: Tensor, q: Tensor, uniforms: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def accepts(p: Tensor, q: Tensor, uniforms: Tensor) -> Tensor:
 
 
 def log_residual(p: Tensor, q: Tensor) -> Tensor:
-    """log max(0, p − q) up to a constant a row, or log p where that has no mass: float64 [r, K] each."""
+    """log max(0, p − q) up to a constant a row, or log p if that has no mass: float64 [r, K] each."""
     residual = (p - q).clamp_(min=0.0)
     return torch.where(residual.amax(-1, keepdim=True) > 0, residual, p).log_()
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from protocol.messages import StopReason
-from target_worker.strategies.drafts import Drafts, Outcome, Target
+from target_worker.strategies.drafts import Drafts, Judgement, Target
+
+_ACCEPTED = "accepted"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What became of one drafted token, for the log. `position` is absolute; `q` is None where none was sent.
+    """What became of one drafted token, for the log. `position` is absolute; `q` is None if none was sent.
 
     `own` is the target's own draw there. `instead` is the token that takes a rejected one's place, which may be another
-    than `own` (`probabilistic` draws it from the residual distribution); None elsewhere.
+    than `own` (`probabilistic` draws it from the residual distribution); None elsewhere. `p` and `own` are None if
+    the engine reports only what is emitted.
     """
 
     position: int
     drafted: int
-    p: float
+    p: float | None
     q: float | None
-    own: int
+    own: int | None
     accepted: bool
     reason: str
     instead: int | None
@@ -39,7 +42,7 @@ class Verdict:
     token_ids: list[int]
 
 
-def verdicts(drafts: Drafts, target: Target, outcome: Outcome, group_sizes: Sequence[int]) -> list[Verdict]:
+def verdicts(drafts: Drafts, target: Target, outcome: Judgement, group_sizes: Sequence[int]) -> list[Verdict]:
     """One verdict for each group of consecutive chains (the candidates of one request; at least one, maybe empty).
 
     The longest accepted prefix wins; ties go to the larger summed target log-probability of the accepted tokens, then
@@ -50,29 +53,41 @@ def verdicts(drafts: Drafts, target: Target, outcome: Outcome, group_sizes: Sequ
     found: list[Verdict] = []
     begin = 0
     for size in group_sizes:
-        group = range(begin, begin + size)
-        most = max(num_accepted[chain] for chain in group)
-        tied = [chain for chain in group if num_accepted[chain] == most]
-        kept = tied[0]
-        if any(token_ids[chain][:most] != token_ids[kept][:most] for chain in tied):
-            kept = max(tied, key=lambda chain: (_log_probability(drafts, target, chain, most), -chain))
-        accepted = token_ids[kept][:most]
-        found.append(Verdict(kept - begin, most, [*accepted, next_tokens[kept]]))
+        group = slice(begin, begin + size)
+
+        def log_probability(chain: int, length: int, begin: int = begin) -> float:
+            at = begin + chain, slice(0, length)
+            return float(target.distribution.logprob_of(drafts.token_ids[at], drafts.rows[at]).sum())
+
+        kept = keep_longest(token_ids[group], num_accepted[group], log_probability)
+        most = num_accepted[begin + kept]
+        found.append(Verdict(kept, most, [*token_ids[begin + kept][:most], next_tokens[begin + kept]]))
         begin += size
     return found
 
 
-def _log_probability(drafts: Drafts, target: Target, chain: int, length: int) -> float:
-    places = slice(0, length)
-    logprobs = target.distribution.logprob_of(drafts.token_ids[chain, places], drafts.rows[chain, places])
-    return float(logprobs.sum())
+def keep_longest(
+    chains: Sequence[Sequence[int]],
+    num_accepted: Sequence[int],
+    log_probability: Callable[[int, int], float] = lambda chain, length: 0.0,
+) -> int:
+    """The index of the chain with the longest accepted prefix.
+
+    Ties between different prefixes go to the larger `log_probability(chain, length)` of the accepted tokens, then to
+    the lowest index. If a strategy accepts only what the target draws, as `deterministic`, tied prefixes are equal.
+    """
+    most = max(num_accepted)
+    tied = [chain for chain, accepted in enumerate(num_accepted) if accepted == most]
+    if any(chains[chain][:most] != chains[tied[0]][:most] for chain in tied):
+        return max(tied, key=lambda chain: (log_probability(chain, most), -chain))
+    return tied[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
     """What is emitted of a round: its tokens, how many of them were drafted, and what ended the text there, if it has.
 
-    `stop_token_id` is the last of `token_ids` where `stop_reason` is "stop_token", else None.
+    `stop_token_id` is the last of `token_ids` if `stop_reason` is "stop_token", else None.
     """
 
     token_ids: list[int]
@@ -92,9 +107,9 @@ def cut_after_stop(token_ids: Sequence[int], num_accepted: int, stop_ids: Collec
 
 
 def decisions(
-    drafts: Drafts, target: Target, outcome: Outcome, chain: int, rejection: str, stop_ids: Collection[int] = ()
+    drafts: Drafts, target: Target, outcome: Judgement, chain: int, rejection: str, stop_ids: Collection[int] = ()
 ) -> list[Decision]:
-    """The decisions on one chain's drafted tokens. `rejection` says why this strategy rejects (Strategy.rejection).
+    """The decisions on one chain's drafted tokens. `rejection` is the strategy's reason to reject (Strategy.rejection).
 
     Nothing is accepted after one of `stop_ids`, which ends the text.
     """
@@ -107,13 +122,7 @@ def decisions(
         q = list(drafts.q.probabilities[chain, :length].masked_fill(~same, 0.0).sum(-1).tolist())
     num_accepted, next_token = int(outcome.num_accepted[chain]), int(outcome.next_token[chain])
     drafted, own = ids.tolist(), target.own[rows].tolist()
-    end = len(cut_after_stop([*drafted[:num_accepted], next_token], num_accepted, stop_ids, length + 1).token_ids)
-
-    def reason(place: int) -> str:
-        if place >= end:
-            return "after a stop token" if end <= num_accepted else "after a rejected token"
-        return "accepted" if place < num_accepted else rejection
-
+    reasons = _reasons(drafted, num_accepted, next_token, rejection, stop_ids)
     return [
         Decision(
             position=target.rows[row].position,
@@ -121,9 +130,50 @@ def decisions(
             p=p[place],
             q=q[place],
             own=own[place],
-            accepted=place < min(num_accepted, end),
-            reason=reason(place),
-            instead=next_token if place == num_accepted < end else None,
+            accepted=reasons[place] == _ACCEPTED,
+            reason=reasons[place],
+            instead=next_token if reasons[place] == rejection else None,
         )
         for place, row in enumerate(rows.tolist())
     ]
+
+
+def emitted_decisions(
+    chain: Sequence[int],
+    emitted: Sequence[int | None],
+    num_accepted: int,
+    position: int,
+    rejection: str,
+    stop_ids: Collection[int] = (),
+) -> list[Decision]:
+    """The same from the tokens emitted at a chain's places, None if one is not known; `position`: the first's."""
+    next_token = emitted[num_accepted]
+    reasons = _reasons(chain, num_accepted, next_token, rejection, stop_ids)
+    return [
+        Decision(
+            position=position + place,
+            drafted=token,
+            p=None,
+            q=None,
+            own=None,
+            accepted=reasons[place] == _ACCEPTED,
+            reason=reasons[place],
+            instead=next_token if reasons[place] == rejection else None,
+        )
+        for place, token in enumerate(chain)
+    ]
+
+
+def _reasons(
+    drafted: Sequence[int], num_accepted: int, next_token: int | None, rejection: str, stop_ids: Collection[int]
+) -> list[str]:
+    """Why each drafted token was accepted or not."""
+    round_ = [*drafted[:num_accepted], *([] if next_token is None else [next_token])]
+    end = len(cut_after_stop(round_, num_accepted, stop_ids, len(drafted) + 1).token_ids)
+    found = []
+    for place in range(len(drafted)):
+        if place >= end:
+            found.append("after a stop token" if end <= num_accepted else "after a rejected token")
+        else:
+            found.append(_ACCEPTED if place < num_accepted else rejection)
+    return found

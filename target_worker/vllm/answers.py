@@ -1,4 +1,4 @@
-"""From what vLLM tells of a token to what the wire says of it."""
+"""From vLLM's report on a token to the wire's."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from target_worker.logprobs import LEAST_LOGPROB
 
 
 def check_drawn(token: int, logprobs: Logprobs) -> None:
-    """Raises EngineFailure where the model's logits were NaN: the token then means nothing."""
+    """Raises EngineFailure if the model's logits were NaN: the token then means nothing."""
     if math.isnan(logprobs[token].logprob):
         raise EngineFailure("the model gave no usable logits: NaN or infinite logits")
 
@@ -27,7 +27,7 @@ def token_logprob(token: int, logprobs: Logprobs, top: int) -> TokenLogprob:
 
 
 def timings_of(total_seconds: float, queue_seconds: float, rows: int) -> VerifyTimings:
-    """vLLM does not tell the draw's time from the model's: it counts as forward."""
+    """vLLM does not separate the draw's time from the model's: it counts as forward."""
     return VerifyTimings(
         queue_ms=queue_seconds * 1e3,
         forward_ms=(total_seconds - queue_seconds) * 1e3,

@@ -22,7 +22,7 @@ _PROPOSER = "engines.vllm.proposer.TandemProposer"
 _BIND_SECONDS = 60.0
 
 
-class Drafting:
+class TargetRounds:
     """Engine arguments for it, what the running engine then can do, and word of what is proposed."""
 
     def __init__(self, most_drafted: int) -> None:
@@ -66,7 +66,7 @@ class Drafting:
         return capabilities.model_copy(update={"rounds": ["gateway", "target"], "target_rounds_sampled": self._sampled})
 
     def draft_tokens(self, request: GenerateRequest) -> int:
-        """How many tokens a step may be drafted; 0 where our own plain decoding is to serve the request."""
+        """How many tokens a step may be drafted; 0 if our own plain decoding is to serve the request."""
         speculation = request.speculation
         if speculation is None or not speculation.enabled or not may_be_drafted_for(request.sampling, request.grammar):
             return 0

@@ -5,33 +5,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from basics.metrics import Watched
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from engines.drawing import Drawing
+from engines.drawing import RequestSampling
 from engines.vllm.start import VllmModel, load_model
 from protocol.messages import (
-    MAX_CANDIDATES,
-    MAX_DRAFT_TOKENS,
     MAX_LOGPROBS,
-    Capabilities,
     GenerateRequest,
     Grammar,
-    Sampling,
-    Strategy,
     VerifyRequest,
     VerifyResponse,
 )
+from target_worker.engine import UNREAD_ROUNDS, capabilities
 from target_worker.metrics import TargetMetrics
-from target_worker.vllm.drafting import Drafting
+from target_worker.strategies import STRATEGIES
+from target_worker.vllm.drafting import TargetRounds
 from target_worker.vllm.generate import Decoding
 from target_worker.vllm.processor import CLASS
-from target_worker.vllm.verify import Verification
-from worker.metrics import Reading
+from target_worker.vllm.verify import VllmVerification
 
-_UNREAD_ROUNDS = 32
-"""Rounds a stream may be ahead of its reader before it waits."""
-_STRATEGIES: list[Strategy] = ["deterministic", "probabilistic", "greedy"]
-"""`threshold` is missing: a draw equal to a token that it rejected could not be told from an accepted one."""
+_STRATEGIES = [name for name, strategy in STRATEGIES.items() if not strategy.emits_rejected]
 
 
 def load_target(
@@ -40,27 +34,18 @@ def load_target(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> VllmTarget:
-    """`on_death(reason)` hears that vLLM's process ended. Raises engines.errors.ModelError."""
-    capabilities = Capabilities(
-        rounds=["gateway"],
-        strategies=_STRATEGIES,
-        default_strategy=config.strategy,
-        max_candidates=min(config.max_candidates, MAX_CANDIDATES),
-        max_draft_tokens=MAX_DRAFT_TOKENS,
-        max_logprobs=MAX_LOGPROBS,
-        sampling=list(Sampling.model_fields),
-        grammar_types=[],
-    )
+    """`on_death(reason)` is called if vLLM's process ended. Raises engines.errors.ModelError."""
     ours: dict[str, Any] = {"logprobs_mode": "raw_logprobs", "max_logprobs": MAX_LOGPROBS}
-    drafting: Drafting | None = None
+    able = capabilities(config, _STRATEGIES)
+    drafting: TargetRounds | None = None
     if config.draft_workers:
-        drafting = Drafting(config.most_drafted)
+        drafting = TargetRounds(config.most_drafted)
         ours |= drafting.arguments(config)
     else:
         ours["logits_processors"] = [CLASS]
     try:
         started = drafting.started if drafting is not None else None
-        model = load_model(config, "target", capabilities, ours, metrics.pass_done, on_death, progress, started)
+        model = load_model(config, "target", able, ours, metrics.pass_done, on_death, progress, started)
     except BaseException:
         if drafting is not None:
             drafting.close()
@@ -72,7 +57,7 @@ class VllmTarget:
     """A TargetEngine (target_worker/engine.py)."""
 
     def __init__(
-        self, model: VllmModel, stall_seconds: float, log_decisions: bool, drafting: Drafting | None = None
+        self, model: VllmModel, stall_seconds: float, log_decisions: bool, drafting: TargetRounds | None = None
     ) -> None:
         """With `drafting`, vLLM drafts itself for the requests that ask for it and that it can do so for."""
         self.info = model.info
@@ -87,15 +72,15 @@ class VllmTarget:
         self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float
     ) -> VerifyResponse:
         grammar = await self._model.grammars.state(request.grammar, owner, deadline)
-        drawing = Drawing(request, ids, self._model.limits, grammar)
-        verification = Verification(self._engine, request, drawing, self._log_decisions)
+        drawing = RequestSampling(request, ids, self._model.limits, grammar)
+        verification = VllmVerification(self._engine, request, drawing, self._log_decisions)
         return await self._engine.run(verification.response(), deadline)
 
     async def check_grammar(self, grammar: Grammar) -> None:
         await self._model.grammars.compile(grammar)
 
     def rounds(self) -> Channel[VerifyResponse]:
-        return Channel(_UNREAD_ROUNDS, lambda: None)
+        return Channel(UNREAD_ROUNDS, lambda: None)
 
     async def generate(
         self,
@@ -106,7 +91,7 @@ class VllmTarget:
         emitted: list[int],
     ) -> None:
         grammar = await self._model.grammars.state(request.grammar, owner)
-        drawing = Drawing(request, ids, self._model.limits, grammar)
+        drawing = RequestSampling(request, ids, self._model.limits, grammar)
         decoding = Decoding(self._engine, request, drawing, rounds, emitted, self._stall_seconds)
         if grammar is not None:
             work = decoding.step_by_step()
@@ -119,10 +104,10 @@ class VllmTarget:
     def disown(self, owner: int) -> None:
         self._model.grammars.disown(owner)
 
-    def gauges(self) -> Sequence[Reading]:
+    def gauges(self) -> Sequence[Watched]:
         return self._model.gauges()
 
-    def counters(self) -> Sequence[Reading]:
+    def counters(self) -> Sequence[Watched]:
         return []
 
     def close(self, patience: float) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 
 from engines.channel import Channel
-from engines.drawing import Drawing
+from engines.drawing import RequestSampling
 from engines.sampling.noise import mix_choice
 from engines.vllm.engine import VllmEngine
 from engines.vllm.reports import Proposals, Reports
@@ -16,6 +17,7 @@ from engines.vllm.requests import Answer, Logprobs, Place, drafted_params, sampl
 from protocol.errors import DeadlineExceeded, EngineFailure
 from protocol.messages import GenerateRequest, VerifyResponse
 from target_worker.strategies.verdicts import cut_after_stop
+from target_worker.verification import respond
 from target_worker.vllm.answers import check_drawn, timings_of, token_logprob
 
 _POLL_SECONDS = 0.02
@@ -24,14 +26,14 @@ _POLL_SECONDS = 0.02
 class Decoding:
     """One `/v1/generate`: rounds go into `rounds`, their tokens into `emitted`.
 
-    Its coroutines run on the engine's loop. They fail where the rounds stay unread for `stall_seconds`.
+    Its coroutines run on the engine's loop. They fail if the rounds stay unread for `stall_seconds`.
     """
 
     def __init__(
         self,
         engine: VllmEngine,
         request: GenerateRequest,
-        drawing: Drawing,
+        drawing: RequestSampling,
         rounds: Channel[VerifyResponse],
         emitted: list[int],
         stall_seconds: float,
@@ -106,9 +108,9 @@ class Decoding:
         await self._room()
         drawing, request = self._drawing, self._request
         cut = cut_after_stop(tokens, accepted_of(tokens, draft), drawing.stops, drawing.room - len(self._emitted))
-        accepted = cut.num_accepted
         if cut.stop_reason is None:
-            accepted = min(accepted, len(tokens) - 1)  # the last is the target's own, though it equal what was drafted
+            # The last is the target's own, though it equal what was drafted.
+            cut = replace(cut, num_accepted=min(cut.num_accepted, len(tokens) - 1))
         self._emitted.extend(cut.token_ids)
         told = None
         if request.logprobs is not None:
@@ -116,21 +118,10 @@ class Decoding:
             told = [token_logprob(token, entries, request.logprobs) for token, entries in entries_of]
         now = time.perf_counter()
         seconds, self._last = now - self._last, now
+        took = timings_of(seconds, min(answer.queue_seconds, seconds), self._engine.rows)
         self._rounds.put(
-            VerifyResponse(
-                session_id=request.session_id,
-                round=request.round,
-                candidate=None,
-                num_drafted=len(draft),
-                num_accepted=accepted,
-                acceptance_mask=[place < accepted for place in range(len(draft))],
-                token_ids=cut.token_ids,
-                logprobs=told,
-                stop_reason=cut.stop_reason,
-                stop_token_id=cut.stop_token_id,
-                lossless=True,
-                cached_tokens=answer.cached_tokens,
-                timings=timings_of(seconds, min(answer.queue_seconds, seconds), self._engine.rows),
+            respond(
+                request, cut, num_drafted=len(draft), logprobs=told, cached_tokens=answer.cached_tokens, timings=took
             )
         )
         return cut.stop_reason is not None
@@ -146,7 +137,7 @@ class Decoding:
 def steps(begin: int, token_ids: list[int], proposals: Proposals) -> Iterator[tuple[int, list[int]]]:
     """The steps that made these tokens, which follow `begin` others: how many each made, and what was drafted for it.
 
-    vLLM tells the tokens of several steps as one where their reader is late; each step's drafts were proposed at the
+    vLLM reports the tokens of several steps as one if their reader is late; each step's drafts were proposed at the
     length where it began. What was proposed before `begin + len(token_ids)` is taken out of `proposals`.
     """
     end = begin + len(token_ids)

@@ -8,15 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from basics.names import Strategy
 from engines.sampling.batch import Draws
 from engines.sampling.rows import SamplingRow
-from engines.vllm.processor import DrawingProcessor
-from protocol.messages import Strategy, TopK
+from engines.vllm.processor import SamplingProcessor
+from protocol.messages import TopK
 from target_worker.strategies import STRATEGIES
 from target_worker.strategies.drafts import Target, pad_drafts
 from target_worker.strategies.probabilistic import pad_q
 
-CLASS = f"{__name__}:VerifyingProcessor"
+CLASS = f"{__name__}:VerdictProcessor"
 
 
 def judging(strategy: Strategy, drafted: int | None, q: TopK | None) -> dict[str, Any]:
@@ -25,8 +26,8 @@ def judging(strategy: Strategy, drafted: int | None, q: TopK | None) -> dict[str
     return {"strategy": strategy, "drafted": drafted, "q": entries}
 
 
-class VerifyingProcessor(DrawingProcessor):
-    """Emits at each place the drafted token where the strategy accepts it, else what the strategy emits instead.
+class VerdictProcessor(SamplingProcessor):
+    """Emits at each place the drafted token if the strategy accepts it, else what the strategy emits instead.
 
     vLLM's raw_logprobs are taken before, so that a row of NaN shows as a log-probability of NaN.
     """
@@ -39,8 +40,8 @@ class VerifyingProcessor(DrawingProcessor):
         _leave_only(logits, token)
 
     def write_failure(self, logits: Tensor) -> None:
-        # Every token that could be put here may be a right one, and what is told beside it (raw_logprobs) is out of
-        # reach: there is no way to fail this request alone. Places where a grammar permits nothing are refused before
+        # Every token that could be put here may be a right one, and what goes with it (raw_logprobs) is out of reach:
+        # there is no way to fail this request alone. Places at which a grammar permits nothing are refused before
         # they come here (engines/drawing.py), so that a fault of the machine's or our own is left.
         if not bool(logits.log_softmax(-1).isnan().any()):
             raise RuntimeError("no token could be drawn from usable logits")

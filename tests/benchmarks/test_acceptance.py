@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.acceptance import STRATEGIES, cells, chosen_cells, name_of, ratio, summaries
+from basics.names import STRATEGIES
+from benchmarks.acceptance import cells, chosen_cells, name_of, ratio, summaries
 
 
 def options(**chosen: Any) -> argparse.Namespace:

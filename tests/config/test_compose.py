@@ -90,7 +90,7 @@ def test_the_images_get_every_package() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     setuptools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {pattern.removesuffix("*") for pattern in setuptools["packages"]["find"]["include"]}
-    assert kept == packages | {"pyproject.toml", "README.md"}
+    assert kept == packages | {"pyproject.toml", "README.md", "LICENSE"}
 
 
 @pytest.mark.parametrize("name", TANDEM)

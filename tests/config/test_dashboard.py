@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from server.metrics import Metrics
-from server.workers.metrics import WorkerMetrics as FleetMetrics
+from server.fleet.metrics import FleetMetrics
+from server.metrics import GatewayMetrics
 from worker.metrics import WorkerMetrics
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -21,7 +21,7 @@ NAME = re.compile(r"\btandem[_:]\w+")
 
 
 def exported() -> set[str]:
-    pages = Metrics(FleetMetrics().collectors()).text() + WorkerMetrics().page()
+    pages = GatewayMetrics(FleetMetrics().collectors()).text() + WorkerMetrics().page()
     names: set[str] = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\w+)$", pages.decode(), re.MULTILINE):
         suffixes = ("_bucket", "_sum", "_count") if kind == "histogram" else ("",)

@@ -37,6 +37,7 @@ def test_the_table_holds_nothing_else() -> None:
         "/models/Qwen2.5-3B-Instruct/",
         "/models/Qwen2.5-3B-Instruct.Q4_K_M.gguf",
         "qwen2.5-3b-instruct-q8_0.gguf",
+        "qwen2.5-3b-instruct-q8_0-00001-of-00002.gguf",
         "qwen2.5-3b-instruct-fp16.gguf",
         "Qwen2.5-3B-Instruct.gguf",
     ],

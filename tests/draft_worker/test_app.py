@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from draft_worker.engine import Draft
+from draft_worker.engine import Drafted
 from draft_worker.runtime import engine as torch_engine
 from draft_worker.runtime.draft import draft_job
 from engines.runtime.jobs import Job
 from protocol.errors import ErrorBody
 from protocol.messages import ModelInfo
-from tests.wire import async_test, request
-from tests.worker_apps import drafter
+from testing.wire import async_test, request
+from testing.worker_apps import drafter
 
 REPEATING = [5, 1, 2, 3, 4, 5, 1, 2]
 
@@ -119,7 +119,7 @@ async def test_a_batch_of_drafts() -> None:
 
 @async_test
 async def test_the_items_of_a_batch_share_every_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow_job(*args: Any) -> Job[Draft]:
+    def slow_job(*args: Any) -> Job[Drafted]:
         time.sleep(0.01)  # in which a pass would begin with the items before
         return draft_job(*args)
 

@@ -12,12 +12,12 @@ import pytest
 
 from config.workers import DraftWorkerConfig
 from draft_worker.app import create_app
-from engines.runtime.jobs import ChainRow
 from engines.runtime.rows import Row
+from engines.runtime.runner import ChainRow
 from engines.torch.chains import ChainRunner
-from tests.tiny_models import make_tiny_model
-from tests.wire import request
-from tests.worker_apps import running
+from testing.tiny_models import make_tiny_model
+from testing.wire import request
+from testing.worker_apps import running
 
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0.0},

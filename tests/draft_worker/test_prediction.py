@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draft_worker.drafters.prediction import PredictionDrafter
+from draft_worker.drafters.prediction import PredictedText
 
 TEXT = list(range(100, 160))
 
 
 def after(output: Sequence[int], tokens: int = 4, predicted: Sequence[int] = TEXT, window: int = 16) -> list[int]:
-    return PredictionDrafter(predicted, window).draft(output, 0, tokens)
+    return PredictedText(predicted, window).draft(output, 0, tokens)
 
 
 def test_it_is_followed_from_the_start_to_the_end() -> None:
@@ -50,7 +50,7 @@ def test_a_jump_far_away_needs_more_to_go_by() -> None:
 def test_growing_and_going_back_give_what_a_new_reader_gets(
     predicted: list[int], output: list[int], data: st.DataObject
 ) -> None:
-    drafter = PredictionDrafter(predicted, 8)
+    drafter = PredictedText(predicted, 8)
     before: list[int] = []
     for _ in range(4):
         length = data.draw(st.integers(0, len(output)))
@@ -68,7 +68,7 @@ def test_renaming_a_variable_drafts_nearly_everything() -> None:
     truth: list[int] = []
     for place, token_id in enumerate(predicted):
         truth += [2000] if place in places else [token_id] if place - 1 not in places else []
-    drafter, output, rounds = PredictionDrafter(predicted, 64), [], 0
+    drafter, output, rounds = PredictedText(predicted, 64), [], 0
     while len(output) < len(truth):
         draft = drafter.draft(output, len(output), 16)
         accepted = 0

@@ -8,22 +8,22 @@ from typing import Any
 import pytest
 import torch
 
-from engines.drawing import Drawing, Limits
+from engines.drawing import Limits, RequestSampling
 from engines.grammar.errors import GrammarError
 from protocol.messages import VerifyRequest
-from tests.wire import request
+from testing.wire import request
 
 IDS = [1, 2, 3]
 
 
-def drawing(*masks: list[int]) -> Drawing:
+def drawing(*masks: list[int]) -> RequestSampling:
     """Under a grammar that permits these packed words after the context and after each draft token."""
     bitmask = torch.tensor(masks, dtype=torch.int32)
     state: Any = SimpleNamespace(
         sync=lambda ids: None, masks_along=lambda ids, parents=None: SimpleNamespace(bitmask=bitmask[: len(ids) + 1])
     )
     message = request(IDS, grammar={"type": "regex", "value": "a", "start": 3}, candidates=[])
-    return Drawing(VerifyRequest.model_validate(message), IDS, Limits(frozenset(), 64), state)
+    return RequestSampling(VerifyRequest.model_validate(message), IDS, Limits(frozenset(), 64), state)
 
 
 def test_a_place_without_a_permitted_token_is_the_requests_fault() -> None:

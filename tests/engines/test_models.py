@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import threading
 import zipfile
@@ -13,11 +14,12 @@ import huggingface_hub
 import pytest
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from engines import bundled, gguf
+from engines import bundled
 from engines.cache import build_once, cache_folder
 from engines.errors import ModelError
-from engines.models import resolve_model
-from tests.tiny_models import make_tiny_model
+from engines.gguf import convert as gguf
+from engines.models import resolve_model, weight_files
+from testing.tiny_models import make_tiny_model
 
 CONTENT = b"GGUF and so on"
 
@@ -139,6 +141,25 @@ def test_gguf_files_are_converted_by_content(tmp_path: Path, conversions: list[P
     assert len(conversions) == 1
     second.write_bytes(b"GGUF of another kind")
     assert resolve_model(str(second)).folder != files.folder
+
+
+def test_a_gguf_file_may_lie_beside_its_origins_configuration(tmp_path: Path, conversions: list[Path]) -> None:
+    (tmp_path / "one.gguf").write_bytes(CONTENT)
+    (tmp_path / "config.json").write_text("{}")
+    resolve_model(str(tmp_path))
+    assert conversions == [tmp_path / "one.gguf"]
+
+
+def test_weights_are_those_that_are_loaded(tmp_path: Path) -> None:
+    """Files of the same weights for other programs count neither as memory nor in the fingerprint."""
+    for name in ("consolidated", "b", "a", "c"):
+        (tmp_path / f"{name}.safetensors").write_bytes(b"")
+    assert [file.stem for file in weight_files(tmp_path)] == ["a", "b", "c", "consolidated"]
+    index = {"weight_map": {"x": "b.safetensors", "y": "a.safetensors", "z": "gone.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert [file.stem for file in weight_files(tmp_path)] == ["a", "b"]
+    (tmp_path / "model.safetensors").write_bytes(b"")
+    assert [file.stem for file in weight_files(tmp_path)] == ["model"]
 
 
 def test_a_folder_is_itself(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from engines.tokenizer import (
     tokenizer_info,
     vocabulary_of,
 )
-from tests.tiny_models import CHAT_TEMPLATE, make_tiny_model
+from testing.tiny_models import CHAT_TEMPLATE, make_tiny_model
 
 
 @pytest.fixture
@@ -48,16 +48,55 @@ def test_of_several_chat_templates_the_default_counts(files: ModelFiles) -> None
     tokenizer = load_tokenizer(files)
     tokenizer.chat_template = {"default": "D", "tool_use": "T"}
     info = tokenizer_info(files, tokenizer, stop_ids=[], logits_size=384, context_length=128)
-    assert info.chat_template == "D"
+    assert (info.chat_template, info.tool_chat_template) == ("D", "T")
     tokenizer.chat_template = None
     info = tokenizer_info(files, tokenizer, stop_ids=[], logits_size=384, context_length=128)
-    assert info.chat_template is None
+    assert (info.chat_template, info.tool_chat_template) == (None, None)
 
 
-def test_stop_ids_come_from_everywhere() -> None:
+@pytest.mark.parametrize("kept", ["list", "folder"])
+def test_named_chat_templates_are_found_wherever_they_are_kept(files: ModelFiles, kept: str) -> None:
+    path = files.folder / "tokenizer_config.json"
+    (files.folder / "chat_template.jinja").unlink(missing_ok=True)
+    described = json.loads(path.read_text())
+    described.pop("chat_template", None)
+    if kept == "list":
+        described["chat_template"] = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
+    else:
+        (files.folder / "chat_template.jinja").write_text("D")
+        (files.folder / "additional_chat_templates").mkdir()
+        (files.folder / "additional_chat_templates" / "tool_use.jinja").write_text("T")
+    path.write_text(json.dumps(described))
+    info = tokenizer_info(files, load_tokenizer(files), stop_ids=[], logits_size=384, context_length=128)
+    assert (info.chat_template, info.tool_chat_template) == ("D", "T")
+
+
+@pytest.mark.parametrize("named", ["LlamaTokenizer", "LlamaTokenizerFast", "PreTrainedTokenizerFast", "Qwen2Tokenizer"])
+def test_tokenizer_json_counts_and_not_the_class_named_beside_it(files: ModelFiles, named: str) -> None:
+    """As in DeepSeek-R1-Distill-Llama and deepseek-coder: a byte-level file, and the class of another kind."""
+    path = files.folder / "tokenizer_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "tokenizer_class": named}))
+    written = Tokenizer.from_file(str(files.folder / "tokenizer.json"))
+    tokenizer = load_tokenizer(files)
+    text = "A draft  model's naïve\n 🦊 12345"
+    assert tokenizer.encode(text) == written.encode(text).ids
+    assert tokenizer.decode(written.encode(text).ids) == text
+
+
+def test_a_broken_tokenizer_is_refused_in_words(files: ModelFiles) -> None:
+    (files.folder / "tokenizer.json").write_text('{"model": 3}')
+    with pytest.raises(ModelError, match="tiny: its tokenizer could not be loaded"):
+        load_tokenizer(files)
+
+
+def test_stop_ids_are_the_tokenizers_and_the_generation_configs() -> None:
     generation = SimpleNamespace(eos_token_id=[7, 9])
-    config = SimpleNamespace(eos_token_id=7)
+    config = SimpleNamespace(eos_token_id=8)
     assert stop_token_ids(SimpleNamespace(eos_token_id=2), config, generation) == [2, 7, 9]
+    silent = SimpleNamespace(eos_token_id=None)
+    assert stop_token_ids(SimpleNamespace(eos_token_id=2), config, silent) == [2, 8]
+    inner = SimpleNamespace(eos_token_id=None, text_config=SimpleNamespace(eos_token_id=5))
+    assert stop_token_ids(silent, inner, None) == [5]
     nothing = SimpleNamespace(eos_token_id=None)
     assert stop_token_ids(nothing, nothing, None) == []
 

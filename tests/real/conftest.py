@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.equality import running
-from benchmarks.processes import Stack
-from benchmarks.stacks import BITWISE, Services, start
-from tests.tiny_models import make_tiny_model, truncate_model
+from testing.equality import running
+from testing.processes import Stack
+from testing.stacks import BITWISE, Services, start
+from testing.tiny_models import make_tiny_model, truncate_model
 
 TINY_VOCABULARY = 384
 
@@ -27,13 +27,15 @@ def tiny_draft(tiny_model: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+def tiny(
+    bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Services]:
     with Stack(tmp_path_factory.mktemp("logs-tiny")) as stack:
         workers = {**BITWISE, "slots": 8, "threads": 1}
         yield start(stack, tiny_model, tiny_draft, worker_settings=workers)
 
 
 @pytest.fixture(scope="session")
-def bundled_services() -> Iterator[Services]:
+def bundled_services(bitwise: None) -> Iterator[Services]:
     with running() as services:
         yield services

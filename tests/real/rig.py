@@ -9,9 +9,9 @@ from typing import Any
 
 import httpx
 
-from benchmarks.client import Answer, Client
-from benchmarks.processes import Process, Stack
-from benchmarks.stacks import speculative
+from testing.client import Answer, Client
+from testing.processes import Process, Stack
+from testing.stacks import speculative
 
 PROMPT = "Tell me a long story about the sea."
 OPTIONS: dict[str, Any] = {"max_tokens": 160, "temperature": 0.8, "seed": 5, "ignore_eos": True}

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from benchmarks.client import Answer
-from benchmarks.equality import PROMPTS as CELL_PROMPTS
-from benchmarks.equality import Cell, Reference, compare, covering_array, drawn, unproven, unproven_alone
-from benchmarks.models import bundled
-from benchmarks.prompts import SHORT
-from benchmarks.stacks import Services, speculative
+from testing.client import Answer
+from testing.equality import PROMPTS as CELL_PROMPTS
+from testing.equality import Cell, Reference, compare, covering_array, drawn, unproven, unproven_alone
+from testing.models import bundled
+from testing.prompts import SHORT
+from testing.stacks import Services, speculative
 from tests.real.rig import until_drafted
 
 SAMPLINGS: dict[str, dict[str, Any]] = {

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.client import ApiFailure, Client
-from benchmarks.processes import Process, Stack
-from benchmarks.stacks import BITWISE, speculative
+from testing.client import ApiFailure, Client
+from testing.processes import Process, Stack
+from testing.stacks import BITWISE, speculative
 from tests.real.conftest import TINY_VOCABULARY
 from tests.real.proxy import Proxy
 from tests.real.rig import (
@@ -38,12 +38,12 @@ GARBAGE = ["bad_ids", "negative_ids", "nan", "lengths", "html", "huge", "error",
 
 
 @pytest.fixture(scope="module")
-def rig(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+def rig(bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     with Stack(tmp_path_factory.mktemp("logs-faults")) as stack:
         workers = {**BITWISE, "slots": 8, "threads": 1}
         targets = (stack.target(tiny_model, "target-a", **workers), stack.target(tiny_model, "target-b", **workers))
         drafter = stack.draft(tiny_draft, "draft-model", **workers)
-        scripted = stack.module("draft-scripted", "benchmarks.scripted_draft", "--vocabulary", str(TINY_VOCABULARY))
+        scripted = stack.module("draft-scripted", "testing.scripted_draft", "--vocabulary", str(TINY_VOCABULARY))
         shared: dict[str, Any] = {
             "draft_pools": {"model": [drafter.url], "scripted": [scripted.url]},
             "probe_interval_seconds": 0.3,

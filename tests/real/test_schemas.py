@@ -12,8 +12,8 @@ from schemathesis import GenerationMode
 from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
 
-from benchmarks.stacks import Services
 from protocol.hashing import PrefixHashes
+from testing.stacks import Services
 from tests.real.conftest import TINY_VOCABULARY
 
 # By operation and mode. Thousands were sent by hand: see `send`.

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from benchmarks.stacks import Services
+from testing.stacks import Services
 
 MESSAGES: Any = [{"role": "user", "content": "Tell me about the sea."}]
 OPTIONS: dict[str, Any] = {"max_tokens": 24, "temperature": 0.8, "seed": 7}

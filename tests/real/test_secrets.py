@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from benchmarks.processes import Stack
+from testing.processes import Stack
 
 KEYS = ("key-of-alice-7Hq2", "key-of-bob-9Zw4")
 TOKEN = "token-of-the-workers-5Xk8"

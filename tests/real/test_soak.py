@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.soak import soak
+from testing.soak import soak
 
 
 @pytest.mark.parametrize("seconds", [30, pytest.param(60, marks=pytest.mark.slow)])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tandem.supervisor import Service, Supervisor
+from tandem.supervisor import ChildService, Supervisor
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 
@@ -17,7 +17,7 @@ def main() -> None:
     for spec in sys.argv[3:]:
         label, port, mode = spec.split(":")
         command = (sys.executable, str(STAND_IN), port, mode)
-        services.append(Service(label, "127.0.0.1", int(port), f"--{label}-port", command))
+        services.append(ChildService(label, "127.0.0.1", int(port), f"--{label}-port", command))
     supervisor = Supervisor(services, Console(stderr=True), drain_seconds=0.5, grace_seconds=float(sys.argv[2]))
     sys.exit(supervisor.run(float(sys.argv[1]), lambda: print("announced", flush=True)))
 

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from config.roles import ROLES
+from tandem import __version__
 from tandem.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -107,7 +108,7 @@ def test_a_taken_port_is_one_clear_line(command: str) -> None:
 def test_the_version() -> None:
     asked = CliRunner().invoke(app, ["--version"])
     assert asked.exit_code == 0
-    assert asked.output == CliRunner().invoke(app, ["version"]).output
+    assert asked.output == CliRunner().invoke(app, ["version"]).output == f"tandem {__version__}\n"
 
 
 def test_an_unknown_flag_is_refused() -> None:

@@ -13,7 +13,7 @@ from fake_services import WORDS, Fake, model, serving, tokenizer_info
 from pydantic import SecretStr
 
 from config.roles import ServeSettings
-from server.fleet import Fleet
+from server.fleet_backend import Fleet
 from tandem.doctor import run_doctor
 from tandem.doctor_report import print_report, verdict_line
 from tandem.findings import PromptResult, Report

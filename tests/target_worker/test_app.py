@@ -18,9 +18,9 @@ from protocol.messages import ModelInfo, TokenizerInfo, VerifyResponse
 from target_worker.app import create_app
 from target_worker.runtime import engine as torch_engine
 from target_worker.runtime.verify import verify_job
-from tests.fake_runner import FakeRunner, hash_logits
-from tests.wire import async_test, pause, request
-from tests.worker_apps import Target, running, target
+from testing.fakes.runner import FakeRunner, hash_logits
+from testing.wire import async_test, pause, request
+from testing.worker_apps import Target, running, target
 
 PROMPT = [3, 1, 4, 1, 5]
 

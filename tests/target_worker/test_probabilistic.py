@@ -22,10 +22,10 @@ from target_worker.strategies import STRATEGIES
 from target_worker.strategies.drafts import Target as TargetSide
 from target_worker.strategies.drafts import pad_drafts
 from target_worker.strategies.probabilistic import pad_q
-from tests.fake_runner import FakeRunner, hash_logits
+from testing.fakes.runner import FakeRunner, hash_logits
+from testing.wire import async_test
+from testing.worker_apps import Drafter, Target, blended, drafter, target
 from tests.target_worker.strategies.simulator import g_test
-from tests.wire import async_test
-from tests.worker_apps import Drafter, Target, blended, drafter, target
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 DRAFT = blended(0.5)

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fake_runner import FakeRunner
-from tests.wire import async_test
-from tests.worker_apps import STOP, Target, target
+from testing.fakes.runner import FakeRunner
+from testing.wire import async_test
+from testing.worker_apps import STOP, Target, target
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 DRAFT = st.tuples(st.integers(0, 6), st.lists(st.integers(0, 31), max_size=6))
@@ -352,3 +352,23 @@ async def test_the_log_calls_nothing_accepted_that_comes_after_a_stop_token(capl
         log = decisions_in(caplog)
         assert [line.count("accepted=True") for line in log] == [1, 0, 0]
         assert all("reason='after a stop token', instead=None" in line for line in log[1:])
+
+
+@pytest.mark.parametrize("accepted", [0, 1, 2, 3])
+@async_test
+async def test_logprobs_of_a_tree_are_the_kept_paths(accepted: int) -> None:
+    """The path that wins is the last of three, and so in no first rows of the pass."""
+    async with target() as worker:
+        sampling = {"temperature": 0.0, "ignore_eos": True}
+        truth = await plain(worker, sampling=sampling, max_tokens=4)
+        right = [*truth[:accepted], *[(token_id + 1) % 32 for token_id in truth[accepted:3]]]
+        wrong = [[(token_id + turn) % 32 for token_id in truth[:3]] for turn in (2, 3)]
+        candidates = [{"token_ids": ids} for ids in (*wrong, right)]
+        answer = await worker.verify(ids=PROMPT, candidates=candidates, sampling=sampling, logprobs=1)
+        assert answer["token_ids"] == truth[: accepted + 1]
+        assert len(answer["logprobs"]) == accepted + 1
+        for place, entry in enumerate(answer["logprobs"]):
+            logprobs = worker.runner.logits([*PROMPT, *truth[:place]]).log_softmax(-1)
+            assert entry["logprob"] == pytest.approx(float(logprobs[truth[place]]), abs=1e-5)
+            assert entry["top"][0][0] == truth[place]
+            assert entry["rank"] == 1

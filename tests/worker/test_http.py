@@ -12,19 +12,18 @@ from typing import Any
 
 import pytest
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from starlette.types import Message
 
 from config.workers import TargetWorkerConfig
 from protocol.errors import StaleRound
-from tandem.connection import Connection
+from serving.connection import HttpConnection
+from serving.disconnects import ClientGone, until_client_leaves
 from target_worker.app import create_app
-from target_worker.runtime.engine import TorchTarget
-from tests.fake_runner import FakeRunner
-from tests.wire import async_test, pause, request
-from tests.worker_apps import fake_engine
-from worker.departures import until_gone
-from worker.errors import ClientGone
+from target_worker.runtime.engine import LoopTarget
+from testing.fakes.runner import FakeRunner
+from testing.wire import async_test, pause, request
+from testing.worker_apps import fake_engine
 
 SMALL_BUFFER = 8192
 """Bytes; so that a reader that does not read is felt soon."""
@@ -34,7 +33,7 @@ ENDLESS: dict[str, Any] = {"max_tokens": 1_000_000, "sampling": {"ignore_eos": T
 class Served:
     """A target on a real port."""
 
-    def __init__(self, port: int, runner: FakeRunner, engine: TorchTarget) -> None:
+    def __init__(self, port: int, runner: FakeRunner, engine: LoopTarget) -> None:
         self.port = port
         self.runner = runner
         self.loop = engine._loop
@@ -70,12 +69,14 @@ async def until(condition: Callable[[], bool]) -> None:
 async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIterator[Served]:
     config = TargetWorkerConfig(slot_hold_ms=0, **settings)
     runner = runner or FakeRunner(config.slots, slot_length=100_000)
-    engine = TorchTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, False)
+    engine = LoopTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, False)
     app: FastAPI = create_app(config, lambda progress: engine)
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
         listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(uvicorn.Config(app, http=Connection, log_level="warning", timeout_graceful_shutdown=2))
+        server = uvicorn.Server(
+            uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=2)
+        )
         serving = asyncio.create_task(server.serve([listening]))
         await until(lambda: server.started)
         await until(lambda: engine._loop.alive)
@@ -195,7 +196,7 @@ async def test_a_call_that_fails_once_its_client_has_left_complains_to_nobody() 
             raise StaleRound("the session was deleted", "round") from None
 
     with pytest.raises(ClientGone):
-        await until_gone(Request({"type": "http"}, gone), overtaken())
+        await until_client_leaves(gone, overtaken())
     gc.collect()  # asyncio complains as the task goes
     await pause()
     assert complaints == []

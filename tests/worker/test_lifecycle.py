@@ -16,7 +16,7 @@ from engines.vllm import versions
 from protocol.errors import NotReady
 from protocol.messages import ModelInfo
 from target_worker.app import create_app as create_target
-from tests.wire import async_test, pause
+from testing.wire import async_test, pause
 from worker.lifecycle import Lifecycle
 
 DRAFTING_WITH_VLLM = DraftWorkerConfig(engine="vllm", model="a/model")

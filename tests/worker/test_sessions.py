@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, NotReady, StaleRound
 from protocol.hashing import PrefixHashes
 from protocol.messages import VerifyRequest
-from tests.wire import async_test, request
+from testing.wire import async_test, request
 from worker.calls import Call
 from worker.session import Session
 from worker.sessions import SessionTable
@@ -98,7 +98,7 @@ def test_reading_gives_the_context_or_a_mismatch(held: list[int], sent: list[int
     start = data.draw(st.integers(0, len(sent)))
     session: Session[None] = Session("s", None, None)
     session.emit(held)
-    session.settle()
+    session.settle("index")
     context = verify_request(sent, held=start).context
     if held[:start] == sent[:start] and start <= len(held):
         session.read(context)
@@ -106,7 +106,7 @@ def test_reading_gives_the_context_or_a_mismatch(held: list[int], sent: list[int
         hashes = PrefixHashes()
         hashes.extend(sent)
         assert [session.hashes.at(i) for i in range(len(sent) + 1)] == [hashes.at(i) for i in range(len(sent) + 1)]
-        unchanged = session.settle()
+        unchanged = session.settle("index")
         assert held[:unchanged] == sent[:unchanged]
         assert unchanged == len(held) or unchanged == len(sent) or held[unchanged] != sent[unchanged]
     else:

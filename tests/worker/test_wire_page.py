@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 from protocol.messages import VerifyResponse
-from tests.wire import async_test
-from tests.worker_apps import drafter, target
+from testing.wire import async_test
+from testing.worker_apps import drafter, target
 
 PAGE = (Path(__file__).parents[2] / "docs" / "wire.md").read_text()
 

@@ -22,7 +22,7 @@ def verdict(item: object) -> Verdict:
 
 
 def drafted(item: dict[str, Any], most: int, vocabulary: int) -> list[int] | None:
-    """The tokens of candidate 0, [] where there is nothing to propose; None where it does not answer the question."""
+    """The tokens of candidate 0, [] if there is nothing to propose; None if it does not answer the question."""
     candidates = item["response"].get("candidates")
     if candidates == []:
         return []

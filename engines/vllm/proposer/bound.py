@@ -1,6 +1,6 @@
 """The proposer inside Tandem's own engine: what each request asks of it, and word of what was proposed.
 
-A plain `vllm serve` tells a proposer nothing but token ids. Where Tandem starts the engine, a worker extension hands it
+A plain `vllm serve` gives a proposer nothing but token ids. If Tandem starts the engine, a worker extension hands it
 the model runner, so that it knows each row's request.
 """
 
@@ -46,12 +46,12 @@ class Bound:
     """The batch as the model runner knows it."""
 
     def __init__(self, runner: Any, reports: str) -> None:
-        """`reports` is the path of a datagram socket that hears what is proposed (engines/vllm/reports.py)."""
+        """`reports` is the path of a datagram socket that receives what is proposed (engines/vllm/reports.py)."""
         self._runner = runner
         self._told: list[tuple[str, int, list[int]]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        with suppress(OSError):  # on another machine there is nobody to tell: drafts go uncounted
+        with suppress(OSError):  # on another machine nobody receives: drafts go uncounted
             self._socket.connect(reports)
 
     @property

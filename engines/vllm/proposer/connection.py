@@ -57,7 +57,7 @@ class _Socket:
         self._sock.close()
 
 
-class Connection:
+class DraftConnection:
     """To one server. Not for two threads at once."""
 
     def __init__(self, url: str, token: str | None, ca: str | None, seconds: float) -> None:

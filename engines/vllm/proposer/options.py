@@ -1,4 +1,4 @@
-"""What the proposer can be told: `--additional-config '{"tandem": {…}}'`, else TANDEM_PROPOSER_… variables."""
+"""The proposer's options: `--additional-config '{"tandem": {…}}'`, else TANDEM_PROPOSER_… variables."""
 
 from __future__ import annotations
 

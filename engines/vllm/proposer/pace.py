@@ -16,7 +16,7 @@ _ENOUGH = 3
 class Pace:
     """Half of what the engine's steps lately took, unless a deadline was set.
 
-    However long that is: where steps are slow, the draft worker often is on as slow a machine, and a bound below what
+    However long that is: if steps are slow, the draft worker often is on as slow a machine, and a bound below what
     it needs would cost the wait in every step and never bring a draft.
     """
 
@@ -31,7 +31,7 @@ class Pace:
         self._began = self._clock()
 
     def step_ended(self, counts: bool) -> None:
-        """The engine calls again. It `counts` where it went on at once, with a step that is like others."""
+        """The engine calls again. It `counts` if it went on at once, with a step that is like others."""
         if self._began is not None and counts:
             self._steps.append(self._clock() - self._began)
 

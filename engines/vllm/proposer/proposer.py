@@ -12,16 +12,16 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from basics.names import MAX_DRAFT_TOKENS
 from engines.vllm.proposer.answers import Verdict, drafted, verdict
 from engines.vllm.proposer.bound import Bound
 from engines.vllm.proposer.options import read_options
 from engines.vllm.proposer.pace import Pace
-from engines.vllm.proposer.sequence import Ids, Sequence, Sequences
+from engines.vllm.proposer.sequence import DraftedSequence, Ids, Sequences
 from engines.vllm.proposer.soundness import Sampler, examine
 from engines.vllm.proposer.vocabulary import VocabularyCheck
 from engines.vllm.proposer.worker import DraftWorker, Json
 from engines.vllm.versions import check_installed
-from protocol.messages import MAX_DRAFT_TOKENS
 
 logger = logging.getLogger("vllm.tandem")
 
@@ -32,7 +32,7 @@ _PAUSED_STEPS = 16
 _REFUSED_SECONDS = 60.0
 _FAILED_SECONDS = 0.25
 _MAX_ITEMS = 256
-# vLLM does not call where nothing runs. After this long, the sessions of those that ran last are deleted.
+# vLLM does not call while nothing runs. After this long, the sessions of those that ran last are deleted.
 _IDLE_SECONDS = 30.0
 
 Reach = Literal["none", "greedy", "all"]
@@ -81,7 +81,7 @@ class TandemProposer:
             self._worker.start()
 
     def bind(self, bound: Bound) -> Reach:
-        """From now on each row's request is known, and says for itself what is to be drafted."""
+        """From now on each row's request is known, and with it how much is to be drafted."""
         self._bound = bound
         return "none" if self.sampler is None else "all" if self.sampler.beside_sampled else "greedy"
 
@@ -105,7 +105,7 @@ class TandemProposer:
         """Drafts for each row of the batch. Never raises.
 
         Args:
-            sampled_token_ids: what the step has added to each row, [] where it was still reading the prompt.
+            sampled_token_ids: what the step has added to each row, [] if it was still reading the prompt.
             num_tokens_no_spec: [rows], each row's length with these.
             token_ids_cpu: [rows, max_model_len], int32, each row's ids.
 
@@ -119,7 +119,7 @@ class TandemProposer:
             with self._lock:
                 self._last_step = time.monotonic()
                 rows = self._rows(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
-            # Not where the engine had nothing to do before this batch, or did nothing but read prompts.
+            # Not if the engine had nothing to do before this batch, or did nothing but read prompts.
             self._pace.step_ended(counts=self._sequences.continued and any(sampled_token_ids))
             if not self._is_paused(self.sampler):
                 self._read(rows)
@@ -158,13 +158,13 @@ class TandemProposer:
             if time.monotonic() - self._last_step > _IDLE_SECONDS:
                 self._end(self._sequences.end_step())
 
-    def _end(self, left: list[Sequence]) -> None:
+    def _end(self, left: list[DraftedSequence]) -> None:
         """These requests are over."""
         for sequence in left:
             sequence.gone = True
         self._forget([sequence for sequence in left if not sequence.reading])
 
-    def _forget(self, sequences: list[Sequence]) -> None:
+    def _forget(self, sequences: list[DraftedSequence]) -> None:
         if known := [sequence.session_id for sequence in sequences if sequence.round >= 0]:
             self._worker.forget(known)
 
@@ -180,7 +180,7 @@ class TandemProposer:
         return self._paused > 0
 
     def _read(self, rows: list[_Row]) -> None:
-        """Have contexts read beside the engine where they are long, or the worker has fallen behind."""
+        """Have contexts read beside the engine if they are long, or the worker has fallen behind."""
         unread = [
             row
             for row in rows
@@ -230,7 +230,7 @@ class TandemProposer:
         return row.sequence.question(row.length, draft_tokens, row.room, seconds, self._options.draft_model)
 
     def _settle(self, row: _Row, item: object) -> Verdict:
-        """What an answer says of the worker's session."""
+        """Note what an answer shows of the worker's session."""
         found = verdict(item)
         if found == "served":
             row.sequence.hold(row.length)
@@ -246,7 +246,7 @@ class _Row:
     """A row of the batch: `room` tokens may follow, `most` of them drafted now."""
 
     index: int
-    sequence: Sequence
+    sequence: DraftedSequence
     length: int
     room: int
     most: int

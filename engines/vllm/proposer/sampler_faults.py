@@ -26,7 +26,7 @@ def find_greedy_fault(device: Any) -> str | None:
     """What is wrong with a batch of greedy requests, if anything. The process's random state stays as it was.
 
     Of tokens with one and the same greatest logit, as half-precision models have them, the lowest id must win: the
-    choice of engines/sampling, which draws these tokens where no drafts are proposed. Vocabularies as large as a
+    choice of engines/sampling, which draws these tokens if no drafts are proposed. Vocabularies as large as a
     model's, since a maximum over many columns is put together from parts.
     """
     torch = _torch()
@@ -116,7 +116,7 @@ def _lowest_best(logits: Any) -> Any:
 
 
 def _sample(torch: Any, device: Any, logits: Any, drafts: Any, sampling: Any) -> Any:
-    """Tokens by request, as the engine's sampler emits them (−1: none); what happened where it fails."""
+    """Tokens by request, as the engine's sampler emits them (−1: none); what happened, if it fails."""
     from vllm.v1.sample.rejection_sampler import RejectionSampler
     from vllm.v1.sample.sampler import Sampler
 
@@ -132,7 +132,7 @@ def _sample(torch: Any, device: Any, logits: Any, drafts: Any, sampling: Any) ->
 def _differing(torch: Any, output: Any, best: Any, drafts: Any) -> int:
     """How many greedy requests did not get their best tokens up to the first that was drafted wrongly, itself included.
 
-    Where the engine drops all drafts each gets its first token alone.
+    If the engine drops all drafts each gets its first token alone.
     """
     right = (drafts == best[:, :_DRAFT_TOKENS]).long().cumprod(dim=-1).bool()
     expected = best.clone()
@@ -141,7 +141,7 @@ def _differing(torch: Any, output: Any, best: Any, drafts: Any) -> int:
 
 
 def _draft_metadata(torch: Any, drafts: Any, device: Any) -> Any:
-    """vLLM's description of a step in which every request has as many draft tokens as `drafts` [requests, γ] says."""
+    """vLLM's description of a step in which every request has as many draft tokens as in `drafts` [requests, γ]."""
     from vllm.v1.spec_decode.metadata import SpecDecodeMetadata
 
     requests, length = drafts.shape

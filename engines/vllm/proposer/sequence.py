@@ -16,7 +16,7 @@ Ids = npt.NDArray[np.int32]
 _TAIL = 8
 
 
-class Sequence:
+class DraftedSequence:
     """One request's ids, and which of them the draft worker is known to hold."""
 
     def __init__(self, ids: Ids, num_prompt_tokens: int, cache_salt: str | None) -> None:
@@ -97,19 +97,19 @@ class Sequence:
 
 
 class Sequences:
-    """Those of the requests in the engine's batch. vLLM moves requests between rows, so ids are what tells them.
+    """Those of the requests in the engine's batch. vLLM moves requests between rows, so ids identify them.
 
-    `continued`: whether the step before last made one of the last step's sequences. Where it did not, the engine may
+    `continued`: whether the step before last made one of the last step's sequences. If it did not, the engine may
     have had nothing to do between the two.
     """
 
     def __init__(self) -> None:
         self.continued = False
         self._found = False
-        self._before: dict[tuple[int, bytes], list[Sequence]] = {}
-        self._now: dict[tuple[int, bytes], list[Sequence]] = {}
+        self._before: dict[tuple[int, bytes], list[DraftedSequence]] = {}
+        self._now: dict[tuple[int, bytes], list[DraftedSequence]] = {}
 
-    def find(self, ids: Ids, added: int, cache_salt: str | None = None) -> Sequence:
+    def find(self, ids: Ids, added: int, cache_salt: str | None = None) -> DraftedSequence:
         """The sequence under this salt that these ids continue by their last `added`, else a new one."""
         known = ids[: len(ids) - added]
         waiting = self._before.get(_key(known), [])
@@ -120,11 +120,11 @@ class Sequences:
                 self._found = True
                 break
         else:
-            sequence = Sequence(ids, len(known), cache_salt)
+            sequence = DraftedSequence(ids, len(known), cache_salt)
         self._now.setdefault(_key(ids), []).append(sequence)
         return sequence
 
-    def end_step(self) -> list[Sequence]:
+    def end_step(self) -> list[DraftedSequence]:
         """All rows have been looked up: the sequences that none of them continued, which are forgotten."""
         gone = [sequence for left in self._before.values() for sequence in left]
         self._before, self._now = self._now, {}

@@ -1,4 +1,4 @@
-"""What is done where vLLM's rejection sampler is wrong (sampler_faults.py): drafts are kept away from it."""
+"""What is done if vLLM's rejection sampler is wrong (sampler_faults.py): drafts are kept away from it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger("vllm.tandem")
 
 
 class Sampler:
-    """What is known of the engine's sampler; `beside_sampled` is False where drafts in such a batch are dropped.
+    """What is known of the engine's sampler; `beside_sampled` is False if drafts in such a batch are dropped.
 
     `own_rows` are those whose tokens Tandem's logits processor draws.
     """
@@ -29,7 +29,7 @@ def examine(device: Any) -> Sampler | None:
     """Test the rejection sampler of the running vLLM; make one that fails drop drafts in batches that it gets wrong.
 
     Returns:
-        None where neither can be done, so that no draft may be proposed at all.
+        None if neither can be done, so that no draft may be proposed at all.
     """
     try:
         from vllm.v1.sample.rejection_sampler import RejectionSampler
@@ -73,9 +73,9 @@ def keep_own_draws(sampler: Sampler | None, own_rows: Callable[[], Collection[in
 
 
 def guard(rejection_sampler: Any, sampler: Sampler) -> None:
-    """From now on draw one token for each request of a batch, as if nothing were drafted, where drafts do harm.
+    """From now on draw one token for each request of a batch, as if nothing were drafted, if drafts do harm.
 
-    That is beside a sampled request, if the sampler is wrong there, and where a row of our own has drafts. The engine
+    That is beside a sampled request, if the sampler is wrong there, and if a row of our own has drafts. The engine
     takes it for drafts rejected at once. A request that joins a batch whose drafts are under way can be met nowhere
     else: the proposer has spoken before the scheduler lets it in.
     """

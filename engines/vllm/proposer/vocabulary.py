@@ -8,7 +8,7 @@ from protocol.messages import PROTOCOL_VERSION
 
 
 class VocabularyCheck:
-    """Calling it with a worker's ModelInfo says what makes the worker of no use, None where it can serve."""
+    """Called with a worker's ModelInfo it returns why the worker is of no use, None if it can serve."""
 
     def __init__(self, model_config: Any, check: bool) -> None:
         """`model_config` is vLLM's. The tokenizer is loaded at the first call that needs it."""

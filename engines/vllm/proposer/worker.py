@@ -13,8 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from engines.vllm.proposer.breaker import Breaker
-from engines.vllm.proposer.connection import Connection, ExchangeFailed, NoAnswerInTime
+from basics.breaker import Breaker
+from engines.vllm.proposer.connection import DraftConnection, ExchangeFailed, NoAnswerInTime
 from engines.vllm.proposer.options import ProposerOptions
 
 logger = logging.getLogger("vllm.tandem")
@@ -39,7 +39,7 @@ class DraftWorker:
     def __init__(
         self, options: ProposerOptions, why_not: Callable[[Json], str | None], tend: Callable[[], None] = lambda: None
     ) -> None:
-        """`why_not` says of a worker's ModelInfo what makes it of no use, None where it can serve.
+        """`why_not` returns, from a worker's ModelInfo, why it is of no use, None if it can serve.
 
         `tend` is called every few seconds at least, beside the engine.
         """
@@ -48,11 +48,11 @@ class DraftWorker:
         self._ca = str(options.ca) if options.ca is not None else None
         self._why_not = why_not
         self._tend_more = tend
-        self._breaker = Breaker()
+        self._breaker = Breaker(cooldown=0.5, max_cooldown=15.0, lone=True)
         self._said: dict[str, str] = {}
         self._url: str | None = None
         # The connection for drafts, while nobody uses it. Taking and returning one element needs no lock.
-        self._idle: deque[Connection] = deque(maxlen=1)
+        self._idle: deque[DraftConnection] = deque(maxlen=1)
         self._jobs: queue.Queue[Job | None] = queue.Queue(_MAX_JOBS)
         self._wake = threading.Event()
         self._closed = False
@@ -75,7 +75,7 @@ class DraftWorker:
         return bool(self._idle)
 
     def draft(self, questions: list[Json], seconds: float) -> list[Json] | None:
-        """An item for each question of `POST /v1/draft/batch`, None where there is no usable answer. Never raises.
+        """An item for each question of `POST /v1/draft/batch`, None if there is no usable answer. Never raises.
 
         A call that fails costs the connection: its answer may yet arrive, and would be taken for the next one's.
         """
@@ -123,7 +123,7 @@ class DraftWorker:
     def forget(self, session_ids: list[str]) -> None:
         """Delete sessions, beside the engine."""
 
-        def delete(connection: Connection) -> None:
+        def delete(connection: DraftConnection) -> None:
             for session_id in session_ids:
                 connection.exchange("DELETE", f"/v1/sessions/{session_id}", None, _LOOK_SECONDS)
 
@@ -136,7 +136,7 @@ class DraftWorker:
         self._submit(job)
 
     def _submit(self, job: Job | None) -> bool:
-        """False where too much waits already."""
+        """False if too much waits already."""
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
@@ -150,19 +150,19 @@ class DraftWorker:
             except Exception:
                 logger.exception("Tandem: a call beside the engine failed")
 
-    def _beside(self, call: Callable[[Connection], Any]) -> Any:
+    def _beside(self, call: Callable[[DraftConnection], Any]) -> Any:
         """On a connection of its own. Raises ExchangeFailed."""
         url = self._url
         if url is None or self._breaker.open_for:
             raise NotInUse("no draft worker is in use")
-        connection = Connection(url, self._token, self._ca, _LOOK_SECONDS)
+        connection = DraftConnection(url, self._token, self._ca, _LOOK_SECONDS)
         try:
             return call(connection)
         finally:
             connection.close()
 
     def _tend(self) -> None:
-        """See to it that a connection is ready for the engine's step, where a worker can serve."""
+        """See to it that a connection is ready for the engine's step, if a worker can serve."""
         while not self._closed:
             try:
                 self._tend_more()
@@ -175,7 +175,7 @@ class DraftWorker:
             self._wake.clear()
 
     def _drop_unfit(self) -> None:
-        """The idle connection, where the worker closed it or is left alone. (None may be idle: a step uses it.)"""
+        """The idle connection, if the worker closed it or is left alone. (None may be idle: a step uses it.)"""
         try:
             connection = self._idle.pop()
         except IndexError:
@@ -199,9 +199,9 @@ class DraftWorker:
             return
         self._breaker.failure()
 
-    def _look(self, url: str) -> tuple[Connection, str, frozenset[int]]:
+    def _look(self, url: str) -> tuple[DraftConnection, str, frozenset[int]]:
         """A connection to a worker that can serve, its model's id and stop tokens. Raises whatever goes wrong."""
-        connection = Connection(url, self._token, self._ca, _LOOK_SECONDS)
+        connection = DraftConnection(url, self._token, self._ca, _LOOK_SECONDS)
         try:
             info = connection.exchange("GET", "/v1/model", None, _LOOK_SECONDS)
             if (why_not := self._why_not(info)) is not None:
@@ -218,13 +218,13 @@ class DraftWorker:
         self._wake.set()
 
     def _say(self, url: str, what: str) -> None:
-        """Once, until something else is to be said of this worker."""
+        """Once, until there is something else to log about this worker."""
         if self._said.get(url) != what:
             self._said[url] = what
             logger.warning("Tandem: %s", what)
 
 
-def _batch(connection: Connection, questions: list[Json], seconds: float) -> list[Json]:
+def _batch(connection: DraftConnection, questions: list[Json], seconds: float) -> list[Json]:
     """Raises ExchangeFailed."""
     answer = connection.exchange("POST", "/v1/draft/batch", {"protocol": 1, "items": questions}, seconds)
     items = answer.get("items") if isinstance(answer, dict) else None
@@ -234,6 +234,6 @@ def _batch(connection: Connection, questions: list[Json], seconds: float) -> lis
 
 
 def _first_line(failure: Exception) -> str:
-    """What is said of it in the log, where texts of libraries run over many lines and end in ids of requests."""
+    """Its text in the log: libraries' texts run over many lines and end in ids of requests."""
     text = str(failure).strip().partition("\n")[0]
     return text if isinstance(failure, ExchangeFailed) else f"{type(failure).__name__}: {text}"

@@ -126,7 +126,7 @@ class ServerEvent(NamedEvent):
     sequence_number: int = 0
 
 
-class Lifecycle(ServerEvent):
+class LifecycleEvent(ServerEvent):
     type: Literal[
         "response.created", "response.in_progress", "response.completed", "response.incomplete", "response.failed"
     ]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-
-import orjson
 
 from server.errors import ApiError, ContextLengthExceeded, InvalidRequest, NotSupported
 from server.openai import chat_schema as chat
+from server.openai import messages, tool_choice
 from server.openai.options import JsonSchemaFormat, ResponseFormat, SamplingOptions
 from server.openai.responses import items, schema
+from server.text import exact_json
+
+logger = logging.getLogger(__name__)
 
 LOGPROBS = "message.output_text.logprobs"
 _SHARED = tuple(SamplingOptions.model_fields)
@@ -28,30 +31,25 @@ _OWN_NAMES = (
 
 def as_chat(body: schema.ResponsesRequest) -> chat.ChatCompletionRequest:
     """Raises InvalidRequest or NotSupported, in the words of `body`."""
-    messages = list(_messages(body))
-    if not messages:
+    conversation = list(_messages(body))
+    if not conversation:
         raise InvalidRequest("'input' must not be empty", param="input")
-    if body.stream_options is not None and not body.stream:
-        raise InvalidRequest("'stream_options' is only allowed with 'stream'", param="stream_options")
+    choice, tools = _choice(body.tool_choice), _tools(body.tools)
     logprobs = LOGPROBS in (body.include or ())
     if body.top_logprobs and not logprobs:
         raise InvalidRequest(f"'top_logprobs' needs '{LOGPROBS}' in 'include'", param="top_logprobs")
-    if logprobs and body.tools and body.tool_choice != "none":
+    if logprobs and tools and choice != "none":
         raise NotSupported(f"'{LOGPROBS}' is not supported together with 'tools'", param="include")
-    choice = body.tool_choice
     return chat.ChatCompletionRequest(
         **{name: getattr(body, name) for name in _SHARED},
-        messages=messages,
+        messages=conversation,
         max_completion_tokens=body.max_output_tokens,
         logprobs=logprobs or None,
         top_logprobs=body.top_logprobs if logprobs else None,
         response_format=_response_format(body.text),
-        tools=_tools(body.tools) or None,
-        tool_choice=chat.NamedTool(type="function", function=chat.FunctionName(name=choice.name))
-        if isinstance(choice, schema.NamedFunction)
-        else choice,
-        # Without tools there is nothing that it could be about: OpenAI's clients send it all the same.
-        parallel_tool_calls=body.parallel_tool_calls if body.tools else None,
+        tools=tools or None,
+        tool_choice=choice,
+        parallel_tool_calls=body.parallel_tool_calls,
         reasoning_effort=body.reasoning.effort if body.reasoning is not None else None,
         chat_template_kwargs=body.chat_template_kwargs,
     )
@@ -70,20 +68,27 @@ def own_words(body: schema.ResponsesRequest) -> Iterator[None]:
             if error.param is not None and error.param.startswith(theirs):
                 error.param = ours
         if error.param is not None and error.param.startswith("tools["):
-            error.param = error.param.replace(".function.", ".")
+            error.param = _own_tool(error.param, body.tools or ())
         raise
 
 
 def _size_of_input(body: schema.ResponsesRequest) -> int:
     """In characters of JSON, which tells what of a prompt that is too long makes it so."""
-    return len(body.model_dump_json(include={"input"}, exclude_unset=True))
+    return len(exact_json.dumps(body.model_dump(include={"input"}, exclude_unset=True)))
 
 
-def _messages(body: schema.ResponsesRequest) -> Iterator[chat.Message]:
+def _own_tool(param: str, tools: Sequence[schema.Tool]) -> str:
+    """A tool of the chat request, which are those that can be called, as the tool of `tools` that it was."""
+    index, _, rest = param.removeprefix("tools[").partition("]")
+    callable_ones = [own for own, tool in enumerate(tools) if isinstance(tool, schema.FunctionTool)]
+    return f"tools[{callable_ones[int(index)]}]{rest.replace('.function.', '.')}"
+
+
+def _messages(body: schema.ResponsesRequest) -> Iterator[messages.Message]:
     if body.instructions:
-        yield chat.InstructionMessage(role="system", content=body.instructions)
+        yield messages.InstructionMessage(role="system", content=body.instructions)
     if isinstance(body.input, str):
-        yield chat.UserMessage(role="user", content=body.input)
+        yield messages.UserMessage(role="user", content=body.input)
         return
     turn = _Turn()
     for index, item in enumerate(body.input):
@@ -91,11 +96,13 @@ def _messages(body: schema.ResponsesRequest) -> Iterator[chat.Message]:
         if isinstance(item, items.OtherItem):
             raise NotSupported(f"'{param}' is of type '{item.type[:64]}', which is not supported", param=param)
         if isinstance(item, items.Reasoning):
-            yield from turn.ended()
-            turn.thought = "".join(part.text for part in item.content or ()) or None
+            if turn.text is not None or turn.calls:
+                yield from turn.ended()
+            thought = (turn.thought or "") + "".join(part.text for part in item.content or ())
+            turn.thought = thought or None
         elif isinstance(item, items.FunctionCall):
-            turn.calls.append(_call(item, param))
-        elif isinstance(item, items.Message) and item.role == "assistant":
+            turn.calls.append(_call(item))
+        elif isinstance(item, items.AssistantMessage):
             if turn.text is not None or turn.calls:
                 yield from turn.ended()
             turn.text = _text(item.content, f"{param}.content")
@@ -114,11 +121,11 @@ class _Turn:
     def _clear(self) -> None:
         self.thought: str | None = None
         self.text: str | None = None
-        self.calls: list[chat.ToolCall] = []
+        self.calls: list[messages.ToolCall] = []
 
-    def ended(self) -> Iterable[chat.Message]:
-        if self.text is not None or self.calls:
-            yield chat.AssistantMessage(
+    def ended(self) -> Iterable[messages.Message]:
+        if self.text is not None or self.calls or self.thought is not None:
+            yield messages.AssistantMessage(
                 role="assistant",
                 content=self.text,
                 reasoning_content=self.thought,
@@ -127,45 +134,53 @@ class _Turn:
         self._clear()
 
 
-def _other(item: items.Message | items.FunctionCallOutput, param: str) -> chat.Message:
+def _other(item: items.Message | items.FunctionCallOutput, param: str) -> messages.Message:
     if isinstance(item, items.FunctionCallOutput):
         content = _text(item.output, f"{param}.output")
-        return chat.ToolMessage(role="tool", content=content, tool_call_id=item.call_id)
+        return messages.ToolMessage(role="tool", content=content, tool_call_id=item.call_id)
     content = _text(item.content, f"{param}.content")
     if item.role == "user":
-        return chat.UserMessage(role="user", content=content)
-    return chat.InstructionMessage(role="developer" if item.role == "developer" else "system", content=content)
+        return messages.UserMessage(role="user", content=content)
+    return messages.InstructionMessage(role="developer" if item.role == "developer" else "system", content=content)
 
 
-def _text(content: items.Content, param: str) -> str:
+def _text(content: items.OptionalContent, param: str) -> str:
     """Parts are joined as those of chat messages are. Raises NotSupported."""
-    if isinstance(content, str):
-        return content
+    if content is None or isinstance(content, str):
+        return content or ""
     pieces: list[str] = []
     for index, part in enumerate(content):
         if isinstance(part, items.OtherPart):
             where = f"{param}[{index}]"
             raise NotSupported(f"'{where}' is of type '{part.type[:64]}': this model reads text only", param=where)
-        pieces.append(part.text if isinstance(part, items.TextPart) else part.refusal)
+        pieces.append(part.text if isinstance(part, messages.TextPart) else part.refusal)
     return "\n".join(pieces)
 
 
-def _call(item: items.FunctionCall, param: str) -> chat.ToolCall:
-    try:
-        orjson.loads(item.arguments or "{}")
-    except orjson.JSONDecodeError:
-        raise InvalidRequest(f"'{param}.arguments' is not JSON", param=f"{param}.arguments") from None
-    return chat.ToolCall(id=item.call_id, function=chat.FunctionCall(name=item.name, arguments=item.arguments))
+def _call(item: items.FunctionCall) -> messages.ToolCall:
+    return messages.ToolCall(id=item.call_id, function=messages.FunctionCall(name=item.name, arguments=item.arguments))
+
+
+def _choice(choice: schema.ToolChoice | None) -> tool_choice.ToolChoice | None:
+    if isinstance(choice, schema.OtherChoice):
+        raise NotSupported(
+            f"'tool_choice' is of type '{choice.type[:64]}': only functions can be called", param="tool_choice"
+        )
+    return choice
 
 
 def _tools(tools: list[schema.Tool] | None) -> list[chat.Tool]:
+    """Those that can be called. Agents always list others too: left out of the prompt, they are not called."""
     found = []
-    for index, tool in enumerate(tools or ()):
+    skipped = []
+    for tool in tools or ():
         if isinstance(tool, schema.OtherTool):
-            param = f"tools[{index}]"
-            raise NotSupported(f"'{param}' is of type '{tool.type[:64]}': only functions are supported", param=param)
-        given = tool.model_dump(exclude={"type"}, exclude_unset=True)
-        found.append(chat.Tool(type="function", function=chat.FunctionDefinition(**given)))
+            skipped.append(tool.type[:64])
+        else:
+            given = tool.model_dump(exclude={"type"}, exclude_unset=True)
+            found.append(chat.Tool(type="function", function=chat.FunctionDefinition(**given)))
+    if skipped:
+        logger.info("tools that are no functions are not shown to the model: %s", ascii(sorted(set(skipped))[:20]))
     return found
 
 

@@ -1,13 +1,16 @@
-"""What a conversation is made of: the items of `input`. Those of an answer may be sent back as they came."""
+"""What a conversation is made of: the items of `input`. Those of an answer may be sent back as they came.
+
+Unknown fields inside them are ignored, as in chat messages.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, JsonValue, Tag
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag
 
-from server.openai.options import Request
+from server.openai.messages import RefusalPart, Sent, TextPart, typed
 
 
 def by_type(tags: Mapping[str, str], untyped: str = "other") -> Discriminator:
@@ -28,22 +31,7 @@ def by_type(tags: Mapping[str, str], untyped: str = "other") -> Discriminator:
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class TextPart(Request):
-    """`output_text` is what an answer said; the fields beside the text are those it may have come with."""
-
-    type: Literal["input_text", "output_text"]
-    text: str
-    annotations: list[JsonValue] | None = None
-    logprobs: list[JsonValue] | None = None
-    parsed: JsonValue = None
-
-
-class RefusalPart(Request):
-    type: Literal["refusal"]
-    refusal: str
-
-
-class OtherPart(Request):
+class OtherPart(Sent):
     """Images and files: known, so that the answer can say what is wrong."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
@@ -52,54 +40,54 @@ class OtherPart(Request):
 
 Part = Annotated[
     Annotated[TextPart, Tag("text")] | Annotated[RefusalPart, Tag("refusal")] | Annotated[OtherPart, Tag("other")],
-    by_type({"input_text": "text", "output_text": "text", "refusal": "refusal"}),
+    by_type({"text": "text", "refusal": "refusal"}),
+    BeforeValidator(typed),
 ]
 Content = str | Annotated[list[Part], Field(min_length=1, fail_fast=True)]
+# Where there may be nothing to say, [] and null are nothing.
+OptionalContent = str | Annotated[list[Part], Field(fail_fast=True)] | None
 
 
-class Message(Request):
-    type: Literal["message"] = "message"
-    role: Literal["user", "system", "developer", "assistant"]
+class Message(Sent):
+    type: Literal["message"] | None = "message"
+    role: Literal["user", "system", "developer"]
     content: Content
-    id: str | None = None
-    status: Status | None = None
-    phase: Literal["commentary", "final_answer"] | None = None
 
 
-class FunctionCall(Request):
+class AssistantMessage(Sent):
+    type: Literal["message"] | None = "message"
+    role: Literal["assistant"]
+    content: OptionalContent = None
+
+
+class FunctionCall(Sent):
+    """`arguments`: JSON's text, or what there is of it where an answer was cut short."""
+
     type: Literal["function_call"]
     call_id: str
     name: str
-    arguments: str
-    id: str | None = None
-    status: Status | None = None
+    arguments: str | None = None
 
 
-class FunctionCallOutput(Request):
+class FunctionCallOutput(Sent):
     type: Literal["function_call_output"]
     call_id: str
-    output: Content
-    id: str | None = None
-    status: Status | None = None
+    output: OptionalContent = None
 
 
-class Thought(Request):
-    type: Literal["reasoning_text", "summary_text"]
+class Thought(Sent):
+    type: Literal["reasoning_text", "summary_text", "text"]
     text: str
 
 
-class Reasoning(Request):
+class Reasoning(Sent):
     """`content` goes to the template, where it takes such; summaries and what is encrypted do not."""
 
     type: Literal["reasoning"]
-    summary: Annotated[list[Thought], Field(fail_fast=True)] | None = None
     content: Annotated[list[Thought], Field(fail_fast=True)] | None = None
-    encrypted_content: str | None = None
-    id: str | None = None
-    status: Status | None = None
 
 
-class OtherItem(Request):
+class OtherItem(Sent):
     """Calls of OpenAI's own tools, and references to what it stored."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
@@ -107,7 +95,7 @@ class OtherItem(Request):
 
 
 InputItem = Annotated[
-    Annotated[Message, Tag("message")]
+    Annotated[Annotated[Message | AssistantMessage, Field(discriminator="role")], Tag("message")]
     | Annotated[FunctionCall, Tag("function_call")]
     | Annotated[FunctionCallOutput, Tag("function_call_output")]
     | Annotated[Reasoning, Tag("reasoning")]

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from server.openai.answers import ChatLogprob
-from server.openai.reading import Event, Reasoning
 from server.openai.responses.answers import (
     ArgumentsDelta,
     ArgumentsDone,
@@ -26,7 +25,8 @@ from server.openai.responses.answers import (
     TextDone,
 )
 from server.openai.responses.items import Status
-from server.tools import parser
+from server.reading.together import Event, ThoughtText
+from server.reading.tools import parser
 
 
 class Output:
@@ -50,11 +50,11 @@ class Output:
             match event:
                 case parser.Content():
                     told += self._text(event.text)
-                case Reasoning():
+                case ThoughtText():
                     told += self._thought(event.text)
                 case parser.CallStart():
                     told += self._start_call(event)
-                case parser.ArgumentsDelta():
+                case parser.CallArguments():
                     told += self._arguments(event.text)
         return told
 

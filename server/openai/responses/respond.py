@@ -7,16 +7,14 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-from server.choice import Delta
 from server.errors import ApiError
 from server.openai.logprobs import chat_logprobs
 from server.openai.plan import Plan
-from server.openai.reading import Reading
 from server.openai.responses.answers import (
     Failure,
     Incomplete,
     InputDetails,
-    Lifecycle,
+    LifecycleEvent,
     OutputDetails,
     ResponseObject,
     ResponseUsage,
@@ -24,6 +22,9 @@ from server.openai.responses.answers import (
 )
 from server.openai.responses.output import Output
 from server.openai.responses.schema import ResponsesRequest, SchemaFormat
+from server.openai.tool_choice import choice_as_json
+from server.reading.together import AnswerReading
+from server.text.choice import Delta
 
 
 class ResponseEvents:
@@ -31,22 +32,22 @@ class ResponseEvents:
 
     mark = b""
 
-    def __init__(self, body: ResponsesRequest, plan: Plan, reading: Reading) -> None:
+    def __init__(self, body: ResponsesRequest, plan: Plan, reading: AnswerReading) -> None:
         self._body = body
         self._plan = plan
         self._reader = reading.reader()
         self._output = Output()
         self._incomplete = False
         self._opened = False
-        self._told = 0
+        self._sent = 0
 
     def opening(self) -> list[BaseModel]:
         self._opened = True
         response = self._response("in_progress")
         return self._numbered(
             [
-                Lifecycle(type="response.created", response=response),
-                Lifecycle(type="response.in_progress", response=response),
+                LifecycleEvent(type="response.created", response=response),
+                LifecycleEvent(type="response.in_progress", response=response),
             ]
         )
 
@@ -55,16 +56,20 @@ class ResponseEvents:
         if delta.finish_reason is not None:
             events += self._reader.finish()
         logprobs = chat_logprobs(self._plan.text.tokenizer, delta.token_ids, delta.logprobs) if delta.logprobs else None
-        told = self._output.feed(events, logprobs.content if logprobs is not None else ())
+        sent = self._output.feed(events, logprobs.content if logprobs is not None else ())
         if delta.finish_reason is not None:
             self._incomplete = delta.finish_reason == "length"
-            told += self._output.finish("incomplete" if self._incomplete else "completed")
-        return self._numbered(told)
+            sent += self._output.finish("incomplete" if self._incomplete else "completed")
+        return self._numbered(sent)
 
     def closing(self) -> list[BaseModel]:
         response = self.finished()
         return self._numbered(
-            [Lifecycle(type="response.incomplete" if self._incomplete else "response.completed", response=response)]
+            [
+                LifecycleEvent(
+                    type="response.incomplete" if self._incomplete else "response.completed", response=response
+                )
+            ]
         )
 
     def failure(self, error: ApiError) -> list[BaseModel]:
@@ -73,7 +78,7 @@ class ResponseEvents:
         response = self._response("failed")
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
         response.error = Failure(code=code, message=error.message)
-        return [*opening, *self._numbered([Lifecycle(type="response.failed", response=response)])]
+        return [*opening, *self._numbered([LifecycleEvent(type="response.failed", response=response)])]
 
     def finished(self) -> ResponseObject:
         """The answer, once its last delta was fed."""
@@ -90,8 +95,8 @@ class ResponseEvents:
 
     def _numbered(self, events: list[ServerEvent]) -> list[BaseModel]:
         for event in events:
-            event.sequence_number = self._told
-            self._told += 1
+            event.sequence_number = self._sent
+            self._sent += 1
         return list[BaseModel](events)
 
     def _usage(self) -> ResponseUsage:
@@ -114,7 +119,6 @@ class ResponseEvents:
 
     def _response(self, status: Literal["in_progress", "completed", "incomplete", "failed"]) -> ResponseObject:
         body, plan = self._body, self._plan
-        choice = body.tool_choice
         return ResponseObject(
             id=plan.id,
             object="response",
@@ -131,7 +135,7 @@ class ResponseEvents:
             top_p=1.0 if body.top_p is None else body.top_p,
             top_logprobs=body.top_logprobs or 0,
             tools=[tool.model_dump(exclude_unset=True) for tool in body.tools or ()],
-            tool_choice=choice if isinstance(choice, str) else choice.model_dump() if choice is not None else "auto",
+            tool_choice=choice_as_json(body.tool_choice) or "auto",
             parallel_tool_calls=body.parallel_tool_calls is not False,
             text={"format": _format(body)},
             reasoning={"effort": body.reasoning.effort if body.reasoning is not None else None, "summary": None},

@@ -7,19 +7,18 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request
 from starlette.responses import Response
 
-from server.choice import Delta
 from server.errors import NotSupported
 from server.gateway import Gateway, gateway_of
 from server.openai.body import body_of
-from server.openai.chat_job import prepare
-from server.openai.constraints import check
+from server.openai.chat_job import plan_chat
 from server.openai.docs import documented
-from server.openai.plan import Plan, make_plan, served
+from server.openai.plan import served
 from server.openai.responses.answers import ResponseObject
 from server.openai.responses.convert import LOGPROBS, as_chat, own_words
 from server.openai.responses.respond import ResponseEvents
 from server.openai.responses.schema import ResponsesRequest
 from server.openai.serve import answer
+from server.text.choice import Delta
 
 router = APIRouter()
 
@@ -32,28 +31,16 @@ async def responses(
 ) -> Response:
     """Answers a conversation, whole or as server-sent events; every call brings all of it, as nothing is stored."""
     with own_words(body):
+        traceparent = request.headers.get("traceparent")
         model = served(gateway, body.model)
-        text = await gateway.texts.get(model.tokenizer)
-        chat = as_chat(body)
-        job, reading = await gateway.texts.run(lambda: prepare(gateway, chat, model, text))
-        if job.logprobs is not None and reading.thought is not None:
+        plan, reading = await plan_chat(gateway, as_chat(body), model, prefix="resp_", traceparent=traceparent)
+        if plan.choices[0].request.logprobs is not None and reading.thought is not None:
             raise NotSupported(f"'{LOGPROBS}' is not supported by a model that thinks aloud", param="include")
-        await check(gateway, job.constraint)
-        plan = make_plan(
-            gateway,
-            chat,
-            prefix="resp_",
-            model=model,
-            text=text,
-            jobs=[job],
-            traceparent=request.headers.get("traceparent"),
-            keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
-        )
 
-        def whole(plan: Plan, deltas: list[list[Delta]]) -> ResponseObject:
+        def whole(deltas: list[list[Delta]]) -> ResponseObject:
             events = ResponseEvents(body, plan, reading)
             for delta in deltas[0]:
                 events.delta(delta, delta.finish_reason is not None)
             return events.finished()
 
-        return await answer(gateway, request, plan, lambda plan: ResponseEvents(body, plan, reading), whole)
+        return await answer(gateway, request, plan, lambda: ResponseEvents(body, plan, reading), whole)

@@ -7,21 +7,23 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import ConfigDict, Field, JsonValue, Tag
 
 from protocol.messages import MAX_TOKENS_PER_MESSAGE
-from server.openai.chat_schema import Metadata
-from server.openai.options import Request, SamplingOptions
+from server.openai.chat_schema import FunctionNameText
+from server.openai.messages import Sent
+from server.openai.options import Request, SamplingOptions, Whole
 from server.openai.responses.items import InputItem, by_type
+from server.openai.tool_choice import Mode, ToolChoiceObject
 
 
-class FunctionTool(Request):
+class FunctionTool(Sent):
     type: Literal["function"]
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    name: FunctionNameText
     description: str | None = None
     parameters: dict[str, JsonValue] | None = None
     strict: bool | None = None
 
 
-class OtherTool(Request):
-    """One that OpenAI would run itself, or that writes something else than JSON."""
+class OtherTool(Sent):
+    """One that OpenAI would run itself, or that writes something else than JSON: it is not shown to the model."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     type: str
@@ -33,14 +35,26 @@ Tool = Annotated[
 ]
 
 
-class NamedFunction(Request):
-    type: Literal["function"]
-    name: str
+class OtherChoice(Request):
+    """A choice of one of those."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+    type: str
+
+
+_CHOICES = ("none", "auto", "required", "any", "function", "tool", "allowed_tools")
+ToolChoice = (
+    Mode
+    | Annotated[
+        Annotated[ToolChoiceObject, Tag("known")] | Annotated[OtherChoice, Tag("other")],
+        by_type(dict.fromkeys(_CHOICES, "known")),
+    ]
+)
 
 
 class SchemaFormat(Request):
     type: Literal["json_schema"]
-    name: str = Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_-]+$")
+    name: str | None = Field(default=None, max_length=256, description="without effect")
     schema_: dict[str, JsonValue] = Field(alias="schema")
     description: str | None = None
     strict: bool | None = None
@@ -56,11 +70,15 @@ class TextOptions(Request):
 
 
 class ReasoningOptions(Request):
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = Field(
-        default=None, description="for models whose chat template reads it"
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
+        default=None, description="for models whose chat template reads it; ignored by others"
     )
-    summary: Literal["auto"] | None = Field(default=None, description="accepted; thoughts are shown, not summarised")
-    generate_summary: None = None
+    summary: Literal["auto", "concise", "detailed", "none"] | None = Field(
+        default=None, description="accepted; thoughts are shown, not summarised"
+    )
+    generate_summary: Literal["auto", "concise", "detailed"] | None = Field(default=None, description="as summary")
+    context: Literal["auto"] | None = Field(default=None, description="the thoughts in `input` go to the template")
+    mode: Literal["standard"] | None = None
 
 
 class StreamOptions(Request):
@@ -78,7 +96,6 @@ class ResponsesRequest(SamplingOptions):
         "truncation": (None, "disabled"),
         "context_management": (None, []),
         "moderation": (None,),
-        "prompt_cache_options": (None,),
         "modalities": (None, ["text"]),
         "enable_response_messages": (None, False),
         "previous_input_messages": (None, []),
@@ -88,9 +105,9 @@ class ResponsesRequest(SamplingOptions):
 
     input: str | Annotated[list[InputItem], Field(fail_fast=True)]
     instructions: str | None = None
-    max_output_tokens: int | None = Field(default=None, ge=1, le=MAX_TOKENS_PER_MESSAGE)
+    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_PER_MESSAGE), Whole] | None = None
     tools: list[Tool] | None = Field(default=None, max_length=1024)
-    tool_choice: Literal["none", "auto", "required"] | NamedFunction | None = None
+    tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     reasoning: ReasoningOptions | None = None
@@ -111,14 +128,7 @@ class ResponsesRequest(SamplingOptions):
     ) = Field(
         default=None, max_length=64, description="all but the log-probabilities are of things that never come up here"
     )
-    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    top_logprobs: Annotated[int, Field(ge=0, le=20), Whole] | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = Field(default=None, max_length=64)
     stream_options: StreamOptions | None = None
-
-    # Accepted as OpenAI accepts them; they change nothing about the answer.
-    metadata: Metadata | None = Field(default=None, max_length=16)
-    store: bool | None = Field(default=None, description="accepted; nothing is stored")
-    service_tier: Literal["auto", "default", "flex", "scale", "priority"] | None = None
-    safety_identifier: str | None = Field(default=None, max_length=1024)
-    prompt_cache_key: str | None = Field(default=None, max_length=1024)
-    prompt_cache_retention: str | None = Field(default=None, max_length=64)
+    client_metadata: dict[str, JsonValue] | None = Field(default=None, description="Codex's; accepted, without effect")

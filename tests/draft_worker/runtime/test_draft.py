@@ -14,9 +14,9 @@ from engines.sampling.draw import draw, draw_top2
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
 from protocol.messages import Sampling
-from tests.fake_runner import FakeRunner, hash_logits
-from tests.wire import async_test
-from tests.worker_apps import STOP, blended, drafter, target
+from testing.fakes.runner import FakeRunner, hash_logits
+from testing.wire import async_test
+from testing.worker_apps import STOP, blended, drafter, target
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 NO_STOP = {"logit_bias": {str(STOP): -100.0}}

@@ -15,8 +15,7 @@ CORPUS = [
 ] * 20
 
 
-@pytest.fixture(scope="session")
-def tokenizer() -> Tokenizer:
+def train_tokenizer() -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -32,6 +31,15 @@ def tokenizer() -> Tokenizer:
     return tokenizer
 
 
+def make_compiler(tokenizer: Tokenizer) -> GrammarCompiler:
+    return GrammarCompiler.from_tokenizer_json(tokenizer.to_str(), LOGITS_SIZE, [0])
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer()
+
+
 @pytest.fixture(scope="session")
 def compiler(tokenizer: Tokenizer) -> GrammarCompiler:
-    return GrammarCompiler.from_tokenizer_json(tokenizer.to_str(), LOGITS_SIZE, [0])
+    return make_compiler(tokenizer)

@@ -15,7 +15,7 @@ from engines.grammar.service import Grammars
 from engines.grammar.state import GrammarState
 from protocol.errors import DeadlineExceeded, QueueFull
 from protocol.messages import Grammar
-from tests.wire import async_test
+from testing.wire import async_test
 
 YES = Grammar(type="choice", value='["yes", "no"]', start=0)
 

@@ -17,7 +17,9 @@ from engines.runtime.rows import Row
 from engines.sampling.rows import SamplingRow
 from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotReady, QueueFull
 from protocol.messages import Sampling
-from tests.engines.torch.loop_jobs import (
+from testing.fakes.runner import FakeRunner, hash_logits
+from testing.wire import async_test
+from tests.engines.runtime.loop_jobs import (
     FOREVER,
     Gate,
     best_after,
@@ -28,8 +30,6 @@ from tests.engines.torch.loop_jobs import (
     settle,
     tokens_per_pass,
 )
-from tests.fake_runner import FakeRunner, hash_logits
-from tests.wire import async_test
 
 
 @async_test

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.runtime.plan import Pace, split_budget
+from engines.runtime.plan import PromptBudget, split_budget
 
 
 def test_equal_shares_and_what_short_ones_leave() -> None:
@@ -31,7 +31,7 @@ def test_the_budget_is_used_up_and_never_exceeded(remaining: list[int], budget: 
 
 
 def test_beside_streams_prompts_get_what_slows_a_pass_to_three_times_at_most() -> None:
-    pace = Pace(256)
+    pace = PromptBudget(256)
     assert pace.budget(streams=True) == 256, "nothing is known yet"
     pace.record(0.030, short_tokens=4, prompt_tokens=0)
     pace.record(0.256, short_tokens=0, prompt_tokens=256)

@@ -14,9 +14,9 @@ import pytest
 from engines.runtime.loop import EngineLoop
 from engines.runtime.rows import Row
 from protocol.errors import DeadlineExceeded, EngineFailure, QueueFull
-from tests.engines.torch.loop_jobs import FOREVER, decoded, job, running, settle
-from tests.fake_runner import FakeRunner
-from tests.wire import async_test, pause
+from testing.fakes.runner import FakeRunner
+from testing.wire import async_test, pause
+from tests.engines.runtime.loop_jobs import FOREVER, decoded, job, running, settle
 
 CHUNK = 32
 PROMPT = [i % 31 for i in range(200)]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.runtime.slots import Slot, SlotCache, shared_prefix
+from engines.runtime.slots import Slot, SlotCache
 
 LONG = list(range(100, 140))
 
@@ -136,21 +135,6 @@ def test_a_session_leaves_its_slot_for_one_with_much_more_of_its_context() -> No
     assert slots.cached([*longer, 5], owner=1) == (best.index, len(longer))
     assert first.owner is None
     assert slots.cache.owns(1)
-
-
-@given(st.lists(st.integers(0, 2), max_size=30), st.lists(st.integers(0, 2), max_size=30))
-def test_shared_prefix(one: list[int], other: list[int]) -> None:
-    expected = 0
-    while expected < min(len(one), len(other)) and one[expected] == other[expected]:
-        expected += 1
-    assert shared_prefix(one, other) == expected
-
-
-@pytest.mark.parametrize("difference", [0, 1, 511, 512, 513, 1999])
-def test_shared_prefix_over_blocks(difference: int) -> None:
-    one = list(range(2000))
-    other = [*one[:difference], -1, *one[difference + 1 :]]
-    assert shared_prefix(one, other) == difference
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,9 +1,12 @@
-"""Sampling rows for tests."""
+"""Sampling rows and noise for tests."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
+from engines.sampling import noise
 from engines.sampling.rows import SamplingRow
 from protocol.messages import Sampling
 
@@ -26,3 +29,8 @@ def sampling_row(
         min(num_prompt_tokens, len(history)),
         stop_token_ids,
     )
+
+
+def gumbel(seeds: Tensor, stream: int, positions: Tensor, token_ids: Tensor) -> Tensor:
+    """Standard Gumbel noise, float64 [R, K]; arguments as for noise.hash64."""
+    return noise.gumbel_from_hash(noise.hash64(seeds, stream, positions, token_ids))

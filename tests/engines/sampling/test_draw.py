@@ -16,7 +16,7 @@ from engines.sampling import noise
 from engines.sampling.distribution import Distribution
 from engines.sampling.draw import draw, draw_keyed, draw_top2, token_logprobs
 from engines.sampling.process import process
-from tests.engines.sampling.helpers import sampling_row
+from tests.engines.sampling.helpers import gumbel, sampling_row
 
 
 def plain_draw(distribution: Distribution, row: int, seed: int, position: int, stream: int) -> list[tuple[float, int]]:
@@ -26,7 +26,7 @@ def plain_draw(distribution: Distribution, row: int, seed: int, position: int, s
     ids = list(range(distribution.vocabulary)) if part.token_ids is None else part.token_ids[place].tolist()
     found = []
     for token_id, logit in zip(ids, part.logits[place].tolist(), strict=True):
-        g = noise.gumbel(torch.tensor([seed]), stream, torch.tensor([position]), torch.tensor([token_id]))
+        g = gumbel(torch.tensor([seed]), stream, torch.tensor([position]), torch.tensor([token_id]))
         if logit > -math.inf:
             found.append((-(logit + g.item()), token_id))
     return sorted(found)

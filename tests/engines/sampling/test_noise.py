@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from engines.sampling import noise
+from tests.engines.sampling.helpers import gumbel
 
 MASK = (1 << 64) - 1
 GAMMA = 0x9E3779B97F4A7C15
@@ -72,12 +73,10 @@ def test_gumbel_is_the_same_bits_wherever_a_token_stands(threads: int) -> None:
     torch.set_num_threads(threads)
     try:
         seeds, positions = torch.arange(5), torch.arange(5) * 7
-        whole = noise.gumbel(seeds, noise.DRAW, positions, torch.arange(70_001))
+        whole = gumbel(seeds, noise.DRAW, positions, torch.arange(70_001))
         for start, stop in ((0, 1), (3, 4), (1, 18), (5, 1006), (13, 50_000), (69_990, 70_001)):
-            assert torch.equal(
-                noise.gumbel(seeds, noise.DRAW, positions, torch.arange(start, stop)), whole[:, start:stop]
-            )
-            one = noise.gumbel(seeds[2:3], noise.DRAW, positions[2:3], torch.arange(start, stop))
+            assert torch.equal(gumbel(seeds, noise.DRAW, positions, torch.arange(start, stop)), whole[:, start:stop])
+            one = gumbel(seeds[2:3], noise.DRAW, positions[2:3], torch.arange(start, stop))
             assert torch.equal(one, whole[2:3, start:stop])
     finally:
         torch.set_num_threads(before)
@@ -187,3 +186,11 @@ def test_one_flipped_input_bit_flips_half_the_output_bits() -> None:
         for bit in range(64):
             flipped[bit] += difference >> bit & 1
     assert all(abs(count / trials - 0.5) < 5 * 0.5 / math.sqrt(trials) for count in flipped)
+
+
+def test_no_choice_of_a_seed_is_a_choice_of_a_neighbouring_one() -> None:
+    """As it would be were the index added to the seed: choice 1 of seed 7 would be choice 0 of seed 8."""
+    assert noise.mix_choice(7, 1) != noise.mix_choice(8, 0)
+    mixed = [noise.mix_choice(seed, choice) for seed in range(-64, 64) for choice in range(32)]
+    assert len(set(mixed)) == len(mixed)
+    assert noise.mix_choice(7, 2) - noise.mix_choice(7, 1) != noise.mix_choice(7, 3) - noise.mix_choice(7, 2)

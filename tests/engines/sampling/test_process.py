@@ -266,3 +266,21 @@ def test_other_dtypes_are_taken_as_float32(dtype: torch.dtype) -> None:
     logits, rows = mixed_batch(300)
     logits = logits.to(dtype)
     assert torch.equal(process(logits, rows).logprobs(), process(logits.float(), rows).logprobs())
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize(
+    ("cut", "kept"),
+    [
+        ({"top_p": 0.5}, 2),  # 0.4 < 0.5 of the whole
+        ({"top_p": 0.5, "top_k": 2}, 1),  # 0.4 ≥ 0.5 of the 0.7 that top_k left
+        ({"top_p": 0.5, "min_p": 0.6}, 1),  # and of the 0.7 that min_p left
+        ({"top_p": 0.8, "top_k": 3}, 3),  # 0.7 < 0.8 of 0.9
+        ({"top_p": 0.8, "top_k": 3, "min_p": 0.6}, 2),  # 0.4 < 0.8 of 0.7, which the smaller of both left
+    ],
+)
+def test_top_p_is_of_what_the_other_cuts_left(cut: dict[str, Any], kept: int, static: bool) -> None:
+    values = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log()
+    one = cuts.Cuts.of([sampling_row(temperature=1.0, **cut)], values.device)
+    count, told = (one.count_static if static else one.count)(values, values)
+    assert (count.tolist(), told.tolist()) == ([kept], [True])

@@ -6,14 +6,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engines.runtime.jobs import ChainRow
+from engines.runtime.runner import ChainRow
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
 from engines.torch.chains import MAX_TAIL, ChainRunner
 from engines.torch.runner import Row, Runner
 from protocol.messages import Sampling
-from tests.tiny_models import Architecture, make_tiny_model
+from testing.tiny_models import Architecture, make_tiny_model
 
 SLOT_LENGTH = 96
 SAMPLINGS = [

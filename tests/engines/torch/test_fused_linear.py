@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from engines.torch.fused_linear import FusedPart, fuse_siblings
 from engines.torch.runner import Row, Runner
-from tests.tiny_models import Architecture, make_tiny_model
+from testing.tiny_models import Architecture, make_tiny_model
 
 IDS = [7, 3, 99, 200, 5, 5, 41]
 

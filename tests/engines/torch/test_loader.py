@@ -20,8 +20,8 @@ from engines.torch.attention import UnsupportedAttention
 from engines.torch.environment import prepare_environment
 from engines.torch.loader import load_runner, pick_device, runner_fingerprint
 from engines.torch.runner import Row, Runner
-from engines.torch.support import check_supported, context_length
-from tests.tiny_models import make_tiny_model
+from engines.torch.support import check_supported, context_length, shortened
+from testing.tiny_models import make_tiny_model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 100,
@@ -38,11 +38,25 @@ SMALL: dict[str, Any] = {
 }
 
 
+MLA: dict[str, Any] = {
+    **{name: value for name, value in SMALL.items() if name != "head_dim"},
+    "kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 4, "v_head_dim": 12,
+}  # fmt: skip
+LONGROPE: dict[str, Any] = {
+    "rope_type": "longrope",
+    "rope_theta": 1e4,
+    "original_max_position_embeddings": 64,
+    "short_factor": [1.0, 1.5, 2.0, 4.0],
+    "long_factor": [2.0, 3.0, 4.0, 8.0],
+}
+
+
 @pytest.fixture
 def files(tmp_path: Path) -> ModelFiles:
     return ModelFiles("tiny", make_tiny_model(tmp_path / "tiny", layers=1))
 
 
+@pytest.mark.usefixtures("bitwise")
 def test_load_and_fingerprint(files: ModelFiles) -> None:
     runner = load_runner(files, num_slots=2, device="cpu")
     assert (runner.num_slots, runner.slot_length, runner.vocab_size) == (2, 512, 384)
@@ -102,6 +116,14 @@ def test_broken_folders(files: ModelFiles) -> None:
         (transformers.Gemma2Config(), "softcapping"),
         (transformers.GptOssConfig(), "sinks"),
         (transformers.MistralConfig(sliding_window=64), "sliding window of 64"),
+        (transformers.DiffLlamaConfig(), "two attentions in every layer"),
+        (transformers.JetMoeConfig(), "jetmoe routes"),
+        (transformers.Gemma4TextConfig(), "gemma4_text has layers that share"),
+        (
+            transformers.LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "curl": 3.0}),
+            "'curl' in its rotary parameters",
+        ),
+        (transformers.LlamaConfig(rope_parameters=LONGROPE), "change after 64 tokens"),
         (transformers.GPTJConfig(), "does not let its attention be replaced"),
         (transformers.ViTConfig(), "not a causal language model"),
         (
@@ -126,6 +148,7 @@ def test_context_length_stays_within_a_sliding_window() -> None:
     "config",
     [
         transformers.MistralConfig(**SMALL, sliding_window=64),
+        transformers.LlamaConfig(**SMALL, rope_parameters=LONGROPE),
         transformers.GemmaConfig(**SMALL),
         transformers.Qwen3MoeConfig(**SMALL, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
         transformers.Olmo2Config(**{key: value for key, value in SMALL.items() if key != "head_dim"}),
@@ -159,6 +182,85 @@ def test_the_runner_itself_notices_what_attention_is_asked_for(config: PreTraine
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     with pytest.raises(UnsupportedAttention, match=message):
         Runner(model, 1, 64)
+
+
+def test_unknown_rotary_types_are_refused() -> None:
+    config = transformers.LlamaConfig()
+    config.rope_parameters = {"rope_type": "spiral", "rope_theta": 1e4}
+    with pytest.raises(ModelError, match="llama uses spiral rotary scaling"):
+        check_supported(config, 128)
+
+
+def test_code_of_a_models_own_is_not_taken_for_another(files: ModelFiles) -> None:
+    check_supported(transformers.LlamaConfig(architectures=["LLaMAForCausalLM"]), 128)
+    with pytest.raises(ModelError, match="names CurlyLlamaForCausalLM, which transformers does not have"):
+        check_supported(transformers.LlamaConfig(architectures=["CurlyLlamaForCausalLM"]), 128)
+
+
+def test_longrope_is_served_as_far_as_its_first_frequencies_go() -> None:
+    config = transformers.LlamaConfig(**SMALL, rope_parameters=LONGROPE)
+    assert context_length(config) == 64
+    assert "cut from 128 tokens to the 64 tokens" in str(shortened(config))
+    same = {**LONGROPE, "long_factor": LONGROPE["short_factor"]}
+    assert context_length(transformers.LlamaConfig(**SMALL, rope_parameters=same)) == 128
+
+
+def test_a_cut_context_is_said() -> None:
+    window = transformers.MistralConfig(sliding_window=64, max_position_embeddings=99)
+    assert "cut from 99 tokens to its sliding window of 64 tokens" in str(shortened(window))
+    assert shortened(transformers.MistralConfig(sliding_window=None, max_position_embeddings=99)) is None
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        transformers.LlamaConfig(**SMALL),
+        transformers.GPT2Config(vocab_size=100, n_embd=32, n_layer=2, n_head=4, n_positions=128),
+        transformers.MiniCPM3Config(**MLA),
+        transformers.DeepseekV3Config(**MLA, n_routed_experts=4, n_group=1, topk_group=1),
+        transformers.Glm4MoeLiteConfig(**MLA, n_routed_experts=4, n_group=1, topk_group=1),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_memory_is_counted_as_it_is_taken(config: PreTrainedConfig) -> None:
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    assert memory.cache_shape(config) == Runner(model, 1, 64).cache.shape
+
+
+def test_code_that_does_not_expect_slots_ends_in_a_sentence(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Runner) -> None:
+        raise RuntimeError("The size of tensor a (2) must match …")
+
+    monkeypatch.setattr(Runner, "_probe", fail)
+    with pytest.raises(ModelError, match="tiny: llama can't be run with Tandem's attention: The size"):
+        load_runner(files, num_slots=1, device="cpu")
+
+
+def test_a_second_attention_in_a_layer_is_noticed() -> None:
+    model = AutoModelForCausalLM.from_config(transformers.DiffLlamaConfig(**SMALL), dtype=torch.float32)
+    with pytest.raises(UnsupportedAttention, match="layer 0 attends more than once"):
+        Runner(model, 1, 64)
+
+
+def test_tensors_without_a_place_are_refused_but_for_what_is_computed_anyway(files: ModelFiles) -> None:
+    path = files.folder / "model.safetensors"
+    tensors = load_file(path)
+    known = {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}
+    save_file({**tensors, **known}, path, metadata={"format": "pt"})
+    load_runner(files, num_slots=1, device="cpu")
+    for name in ("model.layers.0.self_attn.q_norm.weight", "model.layers.1.mlp.up_proj.weight", "score.bias"):
+        save_file({**tensors, name: torch.ones(4)}, path, metadata={"format": "pt"})
+        with pytest.raises(ModelError, match=rf"tiny: 1 tensors of its weights have no place in the model, {name}"):
+            load_runner(files, num_slots=1, device="cpu")
+    save_file({**tensors, "lm_head.weight": torch.ones(384, 16)}, path, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"tiny: tensor lm_head.weight has shape \[384, 16\], where .* \[384, 32\]"):
+        load_runner(files, num_slots=1, device="cpu")
+
+
+def test_adapters_are_not_left_out(files: ModelFiles) -> None:
+    (files.folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(ModelError, match="holds an adapter"):
+        load_runner(files, num_slots=1, device="cpu")
 
 
 def test_environment_is_set_before_torch_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
+from engines.runtime.engine import measure_step_seconds
 from engines.torch.runner import Row, Runner
-from tests.tiny_models import Architecture, make_tiny_model, make_toy_model
+from testing.tiny_models import Architecture, make_tiny_model, make_toy_model
 
 ARCHITECTURES: tuple[Architecture, ...] = get_args(Architecture)
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
@@ -171,6 +172,6 @@ def test_small_vocabulary_model(tmp_path: Path) -> None:
 
 
 def test_step_seconds_are_measured(toy: Runner) -> None:
-    seconds = toy.measure_step_seconds(repeats=1)
+    seconds = measure_step_seconds(toy, repeats=1)
     assert list(seconds) == [1, 2, 4, 8, 16, 32]
     assert all(value > 0 for value in seconds.values())

@@ -13,12 +13,12 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from basics.names import Strategy
 from engines.sampling import noise
 from engines.sampling.distribution import Distribution
 from engines.sampling.draw import draw, draw_keyed
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
-from protocol.messages import Strategy
 from target_worker.strategies import STRATEGIES
 from target_worker.strategies.drafts import DraftDistributions, Drafts, Target
 from tests.engines.sampling.helpers import sampling_row

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from basics.names import Strategy
 from engines.sampling import noise
-from protocol.messages import Strategy
-from target_worker.strategies import probabilistic
+from target_worker.strategies import STRATEGIES, probabilistic
 from target_worker.strategies.drafts import DraftDistributions
 from tests.target_worker.strategies import simulator
 from tests.target_worker.strategies.simulator import g_test, models, simulate
@@ -18,7 +18,7 @@ from tests.target_worker.strategies.simulator import g_test, models, simulate
 RUNS = 50_000
 BROKEN_RUNS = 20_000
 FAR = 1e-4  # seeds are fixed: a p-value under this is a defect, not bad luck
-LOSSLESS: tuple[Strategy, ...] = ("probabilistic", "deterministic")
+LOSSLESS = [name for name, strategy in STRATEGIES.items() if strategy.always_lossless]
 
 
 def test_the_set_up_is_a_hard_one() -> None:

@@ -10,13 +10,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from basics.names import Strategy
 from engines.sampling.distribution import Distribution
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from protocol.errors import BadRequest, Unsupported
-from protocol.messages import Candidate, Strategy, TopK
+from protocol.messages import Candidate, TopK
 from target_worker.strategies import STRATEGIES, check_candidates, probabilistic
-from target_worker.strategies.drafts import Drafts, Outcome, Target, pad_drafts
+from target_worker.strategies.drafts import Drafts, Judgement, Target, pad_drafts
 from target_worker.strategies.verdicts import Verdict, cut_after_stop, decisions, verdicts
 from tests.engines.sampling.helpers import sampling_row
 
@@ -167,7 +168,7 @@ def test_a_residual_without_mass_draws_from_p() -> None:
 
 
 def verdict_of(num_accepted: list[int], tokens: list[list[int]], logits: list[list[float]]) -> Verdict:
-    outcome = Outcome(torch.tensor(num_accepted), torch.zeros(len(tokens), dtype=torch.int64))
+    outcome = Judgement(torch.tensor(num_accepted), torch.zeros(len(tokens), dtype=torch.int64))
     return verdicts(chain_of(tokens), target_of(logits), outcome, [len(tokens)])[0]
 
 

@@ -1,0 +1,18 @@
+"""Names and bounds that settings, wire, gateway and workers agree on. Each is defined here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+LOOKUP = "lookup"
+"""The drafter that needs no model. Every draft worker has it, whatever its own model."""
+
+Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
+"""How a target decides which drafted tokens it accepts; what each of them needs and promises is part of a target's
+capabilities (protocol.messages.StrategyFacts)."""
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+MAX_DRAFT_TOKENS = 32
+"""The largest γ: draft tokens a round."""
+MAX_CANDIDATES = 8
+"""The largest N: candidates a round."""

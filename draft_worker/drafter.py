@@ -1,0 +1,101 @@
+"""What every drafter is asked and answers; draft_worker/drafters has them, and the table that says their order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Protocol, Self
+
+from config.workers import DraftWorkerConfig
+from draft_worker.engine import Drafted, DraftEngine
+from draft_worker.grammars import SessionGrammars
+from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
+from worker.session import Session
+
+Memory = dict[str, Any]
+"""What drafters remember of a session, each under its own source."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A checked request and its session, whose ids, the whole context, do not change while the request is served.
+
+    Its `draft_tokens` is γ as far as there is room for tokens, 0 if the context is only to be read. The first
+    `unchanged` ids are as they were at the session's last call. `deadline` is on time.monotonic's clock.
+    """
+
+    request: DraftRequest
+    session: Session[Memory]
+    unchanged: int
+    deadline: float
+    began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def ids(self) -> list[int]:
+        return self.session.ids
+
+    @property
+    def tokens(self) -> int:
+        """γ."""
+        return self.request.draft_tokens
+
+    @property
+    def owner(self) -> int | None:
+        """The session's serial; None if the request belongs to no session, so that nothing is kept of it."""
+        return self.session.serial if self.session.key is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What drafters are made of: the settings, and the model and the target's grammars, if any."""
+
+    config: DraftWorkerConfig
+    engine: DraftEngine | None = None
+    grammars: SessionGrammars | None = None
+
+
+class Drafter(Protocol):
+    """One way to propose tokens. `source` is its name on the wire and in metrics: [a-z_]+."""
+
+    source: ClassVar[str]
+
+    @classmethod
+    def of(cls, means: Means) -> Self | None:
+        """The worker's drafter of this kind; None if it lacks what that takes."""
+        ...
+
+    async def draft(self, asked: Asked) -> Drafted | None:
+        """Candidates of at most `asked.tokens` tokens; None: the next drafter is asked. Raises WireError.
+
+        Each token of a candidate must really have been drawn from the q that is sent with it (`certain` has one-hot
+        q), or `probabilistic` would not be lossless; other strategies take any token. Cancelling the call frees what it
+        holds before it returns. What is to be remembered of a session goes into `asked.session.state[source]`.
+        """
+        ...
+
+
+def certain(asked: Asked, drafts: Sequence[list[int]]) -> Drafted:
+    """Drafts that no model made: each token is certain, so its q is one-hot."""
+    wants_q = asked.request.want_q
+    candidates = [
+        Candidate(
+            token_ids=draft,
+            logprobs=[0.0] * len(draft) if wants_q else None,
+            q=[TopK(token_ids=[token_id], logprobs=[0.0]) for token_id in draft] if wants_q else None,
+        )
+        for draft in drafts
+    ]
+    total = (time.perf_counter() - asked.began) * 1e3
+    timings = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=total)
+    return Drafted(candidates, asked.unchanged, timings)
+
+
+def permitted(asked: Asked, drafts: Sequence[list[int]], grammars: SessionGrammars | None) -> list[list[int]]:
+    """The drafts up to what the grammar refuses, if that is known; those of which something is left.
+
+    Under `probabilistic` nothing is cut because of the token that stands there: it would bias the text.
+    """
+    if grammars is not None and not asked.request.want_q:
+        drafts = [grammars.permitted(asked.request, asked.ids, asked.owner, draft) for draft in drafts]
+    return [draft for draft in drafts if draft]

@@ -1,0 +1,22 @@
+"""Drafts from a model, on whatever engine runs it (draft_worker/engine.py)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Self
+
+from draft_worker.drafter import Asked, Means
+from draft_worker.engine import Drafted, DraftEngine
+
+
+class ModelDrafter:
+    source: ClassVar[str] = "model"
+
+    def __init__(self, engine: DraftEngine) -> None:
+        self._engine = engine
+
+    @classmethod
+    def of(cls, means: Means) -> Self | None:
+        return cls(means.engine) if means.engine is not None else None
+
+    async def draft(self, asked: Asked) -> Drafted:
+        return await self._engine.draft(asked.request, asked.ids, asked.owner, asked.deadline)

@@ -1,0 +1,288 @@
+"""A JSON schema as an EBNF that takes exactly its values, in one layout (docs/structured_output.md).
+
+xgrammar's own reading of schemas drops what it cannot express; its EBNF leaves nothing to drop. Everything that is
+regular (strings, numbers, names) becomes right-linear rules, one for each state of its automaton.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from engines.grammar.automata import And, Atom, Automaton, Expr, Or
+from engines.grammar.errors import GrammarError
+from engines.grammar.numbers import number_automaton
+from engines.grammar.schema_cases import Case, Node
+from engines.grammar.schema_forms import FREE_INTEGER, FREE_NUMBER, ArrayForm, Forms, ObjectForm
+from engines.grammar.schema_reading import Document, with_path
+from engines.grammar.strings import ANY_STRING, character_class, finite, spelled, string_automaton
+
+MAX_RULES = 30_000
+MAX_COUNTED = 200
+"""Characters that a string without other constraints is counted up to; beyond, it holds none that JSON escapes."""
+
+# Free strings may be spelled with every escape that JSON has, but for halves of surrogate pairs alone.
+_STATIC = r"""
+string ::= "\"" string_rest
+string_rest ::= "\"" | [^"\\\x00-\x1f] string_rest | "\\" ["\\/bfnrt] string_rest | "\\u" unit string_rest
+unit ::= [0-9a-cA-CefEF] hex hex hex | [dD] [0-7] hex hex | [dD] [89abAB] hex hex "\\u" [dD] [c-fC-F] hex hex
+hex ::= [0-9a-fA-F]
+integer ::= "0" | "-"? [1-9] [0-9]*
+number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [+-]? [0-9] [0-9]?)?
+"""
+
+
+class _Ref(str):
+    """The name of a rule, where a plain string is EBNF as it stands."""
+
+    __slots__ = ()
+
+
+_Alternative = list[str]
+
+
+def schema_ebnf(schema: Any) -> str:
+    """An EBNF with a rule `root`. Raises GrammarError by the path of what cannot be enforced."""
+    try:
+        return _Writer(Document(schema)).text()
+    except RecursionError:
+        raise GrammarError("the JSON schema combines too many schemas at one place") from None
+
+
+def literal(text: str) -> str:
+    """EBNF of a text."""
+    return '"' + "".join(f"\\U{ord(c):08x}" if c in '"\\' or not c.isprintable() else c for c in text) + '"'
+
+
+class _Writer:
+    def __init__(self, document: Document) -> None:
+        self._forms = Forms(document)
+        self._root = (Node(document.schema),)
+        self._rules: dict[str, list[_Alternative]] = {}
+        self._values: dict[frozenset[Node], _Ref] = {}
+        self._waiting: list[tuple[_Ref, Case]] = []
+        self._automata: dict[tuple[str, Expr], _Ref] = {}
+
+    def text(self) -> str:
+        root = self._value(self._root)
+        while self._waiting:
+            name, nodes = self._waiting.pop()
+            path = nodes[0].schema.path if nodes else "$"
+            self._rules[name] = self._alternatives(nodes, path)
+            if len(self._rules) > MAX_RULES:
+                raise GrammarError(f"the JSON schema takes more than {MAX_RULES} rules")
+        self._rules["root"] = [[root]]
+        rules = _productive(self._rules)
+        if "root" not in rules:
+            raise GrammarError("the JSON schema matches no text: no value fits it (a range that is empty, or false)")
+        lines = [f"{name} ::= " + " | ".join(" ".join(alternative) for alternative in rules[name]) for name in rules]
+        return "\n".join(lines) + _STATIC
+
+    def _new(self) -> _Ref:
+        name = _Ref(f"r{len(self._rules)}")
+        self._rules[name] = []
+        return name
+
+    def _value(self, nodes: Case) -> _Ref:
+        key = frozenset(nodes)
+        if key not in self._values:
+            self._values[key] = self._new()
+            self._waiting.append((self._values[key], nodes))
+        return self._values[key]
+
+    def _alternatives(self, nodes: Case, path: str) -> list[_Alternative]:
+        form = self._forms.of(nodes)
+        found: list[_Alternative] = [[literal(_dump(value))] for value in form.constants]
+        if form.numbers:
+            found.append([with_path(path, lambda: self._number(form.numbers))])
+        if form.strings:
+            found += with_path(path, lambda: self._string(form.strings))
+        found += [['"["', self._array(array)] for array in form.arrays]
+        found += [['"{"', self._object(each, path)] for each in form.objects]
+        return found
+
+    def _number(self, exprs: list[Expr]) -> _Ref:
+        if FREE_NUMBER in exprs:
+            return _Ref("number")
+        if exprs == [FREE_INTEGER]:
+            return _Ref("integer")
+        expr = exprs[0] if len(exprs) == 1 else Or(tuple(dict.fromkeys(exprs)))
+        return self._automaton("number", expr, number_automaton)
+
+    def _string(self, exprs: list[Expr]) -> list[_Alternative]:
+        if ANY_STRING in exprs:
+            return [[_Ref("string")]]
+        expr = exprs[0] if len(exprs) == 1 else Or(tuple(dict.fromkeys(exprs)))
+        texts = finite(expr)
+        if texts is not None:
+            return [[literal(_dump(text))] for text in texts]
+        lengths = _lengths(expr)
+        if lengths is not None and max(lengths[0], lengths[1] or 0) > MAX_COUNTED:
+            most = "" if lengths[1] is None else str(lengths[1])
+            return [[rf'"\"" [^"\\\x00-\x1f]{{{lengths[0]},{most}}} "\""']]
+        return [['"\\""', self._automaton("string", expr, string_automaton)]]
+
+    def _automaton(self, kind: str, expr: Expr, build: Any) -> _Ref:
+        if (kind, expr) not in self._automata:
+            self._automata[kind, expr] = self._states(build(expr), quoted=kind == "string")
+        return self._automata[kind, expr]
+
+    def _states(self, automaton: Automaton, *, quoted: bool) -> _Ref:
+        names = [self._new() for _ in automaton.edges] or [self._new()]
+        for state, edges in enumerate(automaton.edges):
+            alternatives = self._rules[names[state]]
+            for target, charset in edges.items():
+                parts = spelled(charset) if quoted else [character_class(list(charset))]
+                alternatives += [[part, names[target]] for part in parts]
+            if state in automaton.accepting:
+                alternatives.append(['"\\""' if quoted else '""'])
+        return names[0]
+
+    def _array(self, array: ArrayForm) -> _Ref:
+        if array.most is None:
+            count = max(len(array.prefix), array.least, 1)
+        else:
+            count = array.most
+        names = [self._new() for _ in range(count + 1)]
+        for index, name in enumerate(names):
+            alternatives = self._rules[name]
+            if index < count or array.most is None:
+                item = self._value(array.prefix[index] if index < len(array.prefix) else array.tail)
+                separator = [] if index == 0 else ['", "']
+                alternatives.append([*separator, item, names[min(index + 1, count)]])
+            if index >= array.least:
+                alternatives.append(['"]"'])
+        return names[0]
+
+    def _object(self, form: ObjectForm, path: str) -> _Ref:
+        return _ObjectWriter(self, form, path).start()
+
+    # For objects
+
+    def rule(self, alternatives: list[_Alternative], name: _Ref) -> None:
+        self._rules[name] = alternatives
+
+    def new(self) -> _Ref:
+        if len(self._rules) > MAX_RULES:
+            raise GrammarError(f"the JSON schema takes more than {MAX_RULES} rules")
+        return self._new()
+
+    def value(self, nodes: Case) -> _Ref:
+        return self._value(nodes)
+
+    def name(self, expr: Expr, path: str) -> list[_Alternative]:
+        alternatives: list[_Alternative] = with_path(path, lambda: self._string([expr]))
+        return alternatives
+
+
+# How far an object is: the next declared property, whether declared ones were just left out, how many properties there
+# are so far (as far as it matters), whether one of them is not declared, whether there is any.
+_Place = tuple[int, bool, int, bool, bool]
+
+
+class _ObjectWriter:
+    """Declared properties in their order, others anywhere between them.
+
+    A name that is not declared may come twice, and is then one property to whoever reads the answer: towards
+    `minProperties` all of these count as one, towards `maxProperties` each.
+    """
+
+    def __init__(self, writer: _Writer, form: ObjectForm, path: str) -> None:
+        self._writer, self._form, self._path = writer, form, path
+        self._names: dict[_Place, _Ref] = {}
+        self._waiting: list[_Place] = []
+        self._others = [(writer.name(expr, path), writer.value(nodes)) for expr, nodes in form.others]
+
+    def start(self) -> _Ref:
+        first = self._at((0, False, 0, False, False))
+        while self._waiting:
+            place = self._waiting.pop()
+            self._writer.rule(self._after(place), self._names[place])
+        return first
+
+    def _at(self, place: _Place) -> _Ref:
+        if place not in self._names:
+            self._names[place] = self._writer.new()
+            self._waiting.append(place)
+        return self._names[place]
+
+    def _after(self, place: _Place) -> list[_Alternative]:
+        index, skipped, count, other, any_yet = place
+        form = self._form
+        separator = ['", "'] if any_yet else []
+        found: list[_Alternative] = []
+        full = form.most is not None and count >= form.most
+        if index < len(form.declared):
+            name, nodes, required = form.declared[index]
+            if not full:
+                after = self._at((index + 1, False, self._counted(count + 1), other, True))
+                text = literal((", " if any_yet else "") + _dump(name) + ": ")
+                found.append([text, self._writer.value(nodes), after])
+            if not required:
+                found.append([self._at((index + 1, True, count, other, any_yet))])
+        elif count >= form.least:
+            found.append(['"}"'])
+        if not full and not skipped:
+            for keys, value in self._others:
+                more = count + 1 if form.most is not None or not other else count
+                after = self._at((index, False, self._counted(more), other or form.least > 0, True))
+                found += [[*separator, *key, '": "', value, after] for key in keys]
+        return found
+
+    def _counted(self, count: int) -> int:
+        return count if self._form.most is not None else min(count, self._form.least)
+
+
+def _lengths(expr: Expr) -> tuple[int, int | None] | None:
+    """The bounds where an expression says nothing but lengths."""
+    if not isinstance(expr, And) or not all(isinstance(p, Atom) and p.kind in ("least", "most") for p in expr.parts):
+        return None
+    least = max((int(p.value) for p in expr.parts if isinstance(p, Atom) and p.kind == "least"), default=0)  # type: ignore[call-overload]
+    tops = [int(p.value) for p in expr.parts if isinstance(p, Atom) and p.kind == "most"]  # type: ignore[call-overload]
+    if tops and min(tops) < least:
+        return None
+    return least, min(tops) if tops else None
+
+
+def _productive(rules: dict[str, list[_Alternative]]) -> dict[str, list[_Alternative]]:
+    """Without alternatives that lead to no text, and rules that have none left or that nothing uses."""
+    static = {"string", "integer", "number"}
+    good = set(static)
+    users: dict[str, list[tuple[str, int]]] = {}
+    missing: dict[tuple[str, int], int] = {}
+    ready: list[str] = []
+    for name, alternatives in rules.items():
+        for index, alternative in enumerate(alternatives):
+            needed = {part for part in alternative if isinstance(part, _Ref)} - static
+            missing[name, index] = len(needed)
+            for part in needed:
+                users.setdefault(part, []).append((name, index))
+            if not needed:
+                ready.append(name)
+    while ready:
+        name = ready.pop()
+        if name in good:
+            continue
+        good.add(name)
+        for user in users.get(name, ()):
+            missing[user] -= 1
+            if missing[user] == 0:
+                ready.append(user[0])
+    kept = {
+        name: [a for index, a in enumerate(alternatives) if missing[name, index] == 0]
+        for name, alternatives in rules.items()
+        if name in good
+    }
+    used: set[str] = {"root"} & kept.keys()
+    waiting: list[str] = list(used)
+    while waiting:
+        for kept_alternative in kept[waiting.pop()]:
+            for after in kept_alternative:
+                if isinstance(after, _Ref) and after not in static and after not in used:
+                    used.add(after)
+                    waiting.append(after)
+    return {name: alternatives for name, alternatives in kept.items() if name in used}
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,144 @@
+"""Looking at a worker: is it up, what is it, and may it be used beside the others."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from protocol.messages import ModelInfo, TokenizerInfo
+from server.fleet.compatibility import differences, same_vocabulary, sizes
+from server.fleet.failures import TooLate, WorkerFailure
+from server.fleet.metrics import FleetMetrics
+from server.fleet.pool import Pool
+from server.fleet.worker import Worker
+
+_LOOK_SECONDS = 2.0
+_TOKENIZER_SECONDS = 30.0
+_DOWN_INTERVAL = 0.5
+_LATE_LOOKS = 3
+
+
+class Admission:
+    """Keeps the states of all workers true. The targets' model and vocabulary are the reference for everyone else."""
+
+    def __init__(self, targets: Pool, drafters: Pool, metrics: FleetMetrics, interval: float) -> None:
+        self._targets = targets
+        self._drafters = drafters
+        self._metrics = metrics
+        self._interval = interval
+        self._late: dict[Worker, int] = {}
+
+    async def watch(self, worker: Worker) -> None:
+        """Look at the worker for ever: at once when something points to it, else at jittered intervals."""
+        while True:
+            await self.look(worker)
+            well = worker.state == "ready" and worker not in self._late
+            interval = self._interval if well else min(_DOWN_INTERVAL, self._interval)
+            try:
+                async with asyncio.timeout(interval * random.uniform(0.75, 1.25)):
+                    await worker.look_again.wait()
+            except TimeoutError:
+                continue
+
+    def reference(self) -> Worker | None:
+        """A target that is ready; all that are ready have one model and vocabulary."""
+        return next((worker for worker in self._targets if worker.state == "ready"), None)
+
+    async def look(self, worker: Worker) -> None:
+        """Ask a worker what it is and set its state. Never raises."""
+        before = (worker.state, worker.info)
+        try:
+            ready = await worker.client.ready(_LOOK_SECONDS)
+            info = await worker.client.model(_LOOK_SECONDS)
+            self._late.pop(worker, None)
+            if not ready.ready:
+                worker.missed(ready.detail)
+            elif worker.state != "ready" or info != worker.info or not self._still_fits(worker):
+                await self._admit(worker, info)
+        except WorkerFailure as failure:
+            self._missed(worker, failure)
+        finally:
+            worker.look_again.clear()
+        if (worker.state, worker.info) != before:
+            self._targets.notify()
+            self._drafters.notify()
+            if worker.role == "target":
+                for drafter in self._drafters:
+                    drafter.look_again.set()
+
+    def _missed(self, worker: Worker, failure: WorkerFailure) -> None:
+        """A worker that is merely late may be busy: it is down after three looks."""
+        late = self._late[worker] = self._late.get(worker, 0) + 1
+        if worker.state == "ready" and isinstance(failure, TooLate) and late < _LATE_LOOKS:
+            return
+        worker.missed(failure.message)
+
+    async def _admit(self, worker: Worker, info: ModelInfo) -> None:
+        if info.role != worker.role:
+            worker.introduce(info)
+            worker.set_state("refused", f"is a {info.role} worker, configured as a {worker.role} worker")
+        elif worker.role == "target":
+            await self._admit_target(worker, info)
+        else:
+            await self._admit_drafter(worker, info)
+
+    async def _admit_target(self, worker: Worker, info: ModelInfo) -> None:
+        if info.vocabulary is None:
+            worker.introduce(info)
+            worker.set_state("refused", "reports no vocabulary")
+            return
+        tokenizer = await worker.client.tokenizer(_TOKENIZER_SECONDS)
+        # From here on nothing is awaited: two targets that come up together must not both become the reference.
+        other = next((w for w in self._targets if w is not worker and w.state == "ready" and w.info is not None), None)
+        worker.introduce(info)
+        worker.tokenizer = tokenizer
+        if other is not None and other.info is not None:
+            reason = _why_not_together(other.info, info)
+            if reason is not None:
+                worker.set_state("refused", f"{reason} (compared with {other.url})")
+                return
+        worker.set_state("ready", f"{info.id} on {info.engine}")
+
+    async def _admit_drafter(self, worker: Worker, info: ModelInfo) -> None:
+        reference = self.reference()
+        worker.introduce(info)
+        gauge = self._metrics.mismatch.labels("draft", worker.url)
+        if reference is None or reference.info is None or reference.info.vocabulary is None:
+            worker.set_state("unknown", "no target yet to compare its vocabulary with")
+            return
+        if same_vocabulary(reference.info.vocabulary, info.vocabulary):
+            gauge.set(0)
+            worker.set_state("ready", f"{info.id} on {info.engine}")
+            return
+        gauge.set(1)
+        assert info.vocabulary is not None
+        reason = sizes(reference.info.vocabulary, info.vocabulary)
+        if reference.tokenizer is not None:
+            reason = await self._explain(worker, reference.tokenizer) or reason
+        worker.set_state("refused", f"its vocabulary is not the target's: {reason}")
+
+    async def _explain(self, worker: Worker, target: TokenizerInfo) -> str | None:
+        try:
+            draft = await worker.client.tokenizer(_TOKENIZER_SECONDS)
+            return await asyncio.to_thread(differences, target, draft)
+        except WorkerFailure:
+            return None
+        except Exception as error:  # noqa: BLE001 - tokenizers raises bare Exception for a tokenizer.json it can't read
+            return f"{error}"[:200]
+
+    def _still_fits(self, worker: Worker) -> bool:
+        """Whether a drafter's vocabulary is still the one of the targets, which may have been replaced."""
+        reference = self.reference()
+        if worker.role == "target" or reference is None or reference.info is None or worker.info is None:
+            return True
+        ours = reference.info.vocabulary
+        return ours is not None and same_vocabulary(ours, worker.info.vocabulary)
+
+
+def _why_not_together(reference: ModelInfo, info: ModelInfo) -> str | None:
+    ours, theirs = reference.vocabulary, info.vocabulary
+    if ours is not None and theirs is not None and ours.fingerprint != theirs.fingerprint:
+        return f"its vocabulary differs from the other targets': {sizes(ours, theirs)}"
+    if reference.id != info.id:
+        return f"serves {info.id}, the other targets serve {reference.id}"
+    return None

@@ -1,0 +1,63 @@
+"""What can go wrong between gateway and worker, by what the caller should do about it."""
+
+from __future__ import annotations
+
+from protocol.errors import WireError
+
+
+class WorkerFailure(Exception):
+    """The worker did not do its work. Every call is idempotent, so it may be asked of any worker again.
+
+    `reason` is short and stable (a metric's label); `lost` says that the worker could not be reached, so that what is
+    known of it has to be looked at again before it gets more work.
+    """
+
+    lost = False
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+        self.message = message
+
+
+class WorkerUnreachable(WorkerFailure):
+    """No connection, or it was cut before the whole answer was here."""
+
+    lost = True
+
+
+class TooLate(WorkerFailure):
+    """No answer within the deadline."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("timeout", message)
+
+
+class BadAnswer(WorkerFailure):
+    """An answer that can't be true: not JSON, too large, or against what was asked."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("bad_answer", message)
+
+
+class Busy(WorkerFailure):
+    """Its queue is full. `retry_after` is seconds."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__("busy", message)
+        self.retry_after = retry_after
+
+
+class SessionLost(WorkerFailure):
+    """The worker does not hold the context this call builds on (409): send it whole."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(reason, message)
+
+
+class Refused(WorkerFailure):
+    """The worker understood the request and will not honour it, nor will its like: `error` says why."""
+
+    def __init__(self, error: WireError) -> None:
+        super().__init__("refused", error.message)
+        self.error = error

@@ -1,0 +1,38 @@
+"""Grammars looked at by a target before anything is generated, and not again while they are remembered."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from protocol.messages import Grammar
+from server.fleet.failures import Refused, WorkerFailure
+from server.fleet.worker import Worker
+
+_REMEMBERED = 1024
+# Longer than a worker takes to compile one, or to say that it takes too long.
+_CHECK_SECONDS = 45.0
+
+
+class GrammarChecks:
+    """What targets said of grammars, by the target's fingerprint."""
+
+    def __init__(self) -> None:
+        self._good: OrderedDict[tuple[str, str, int], None] = OrderedDict()
+
+    async def fault(self, grammar: Grammar, worker: Worker) -> str | None:
+        """See server.backend.Backend.grammar_fault. The worker's other failures are for whoever calls it next."""
+        assert worker.info is not None
+        key = (worker.info.fingerprint, grammar.type, hash(grammar.value))
+        if key in self._good:
+            self._good.move_to_end(key)
+            return None
+        try:
+            await worker.client.check_grammar(grammar, _CHECK_SECONDS)
+        except Refused as refused:
+            return refused.error.message
+        except WorkerFailure:
+            return None
+        self._good[key] = None
+        if len(self._good) > _REMEMBERED:
+            self._good.popitem(last=False)
+        return None

@@ -1,0 +1,153 @@
+"""One worker as the gateway sees it: its client, what it said of itself, and whether it may be given work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from basics.breaker import Breaker
+from protocol.messages import ModelInfo, TokenizerInfo
+from server.fleet.client import WorkerClient
+from server.fleet.failures import Busy, Refused, SessionLost, WorkerFailure
+from server.fleet.metrics import FleetMetrics
+from server.fleet.times import DraftTimes, StepTimes
+
+log = logging.getLogger(__name__)
+
+Role = Literal["target", "draft"]
+State = Literal["unknown", "ready", "down", "refused"]
+
+_LATELY_SECONDS = 5.0
+
+
+class Worker:
+    """`info` is what the worker said when it was last looked at; it may be given work while `state` is "ready".
+
+    `refused` means that it answers but must not be used (another vocabulary, another model): `detail` says why.
+    `streams` counts the requests that use it now; the times are those of all of them.
+    """
+
+    def __init__(self, role: Role, client: WorkerClient, breaker: Breaker, metrics: FleetMetrics) -> None:
+        self.role: Role = role
+        self.client = client
+        self.breaker = breaker
+        self.info: ModelInfo | None = None
+        self.tokenizer: TokenizerInfo | None = None
+        self.state: State = "unknown"
+        self.detail = "not reached yet"
+        self.streams = 0
+        self.step_times = StepTimes(())
+        self.draft_times = DraftTimes(())
+        self.look_again = asyncio.Event()
+        self._last_ready = -math.inf
+        self._missing = False
+        self._when_missing: set[Callable[[], None]] = set()
+        self._metrics = metrics
+        metrics.watch_breaker(role, self.url, breaker)
+
+    @property
+    def url(self) -> str:
+        return self.client.url
+
+    @property
+    def usable(self) -> bool:
+        return self.state == "ready" and self.breaker.available
+
+    @property
+    def lately_ready(self) -> bool:
+        """It was ready seconds ago, so it may well be again in a moment: one lost connection makes a worker down."""
+        return time.monotonic() - self._last_ready < _LATELY_SECONDS
+
+    def introduce(self, info: ModelInfo) -> None:
+        """Take note of what it says of itself; what was measured of another model is forgotten."""
+        if info != self.info:
+            self.info = info
+            self.step_times = StepTimes(info.step_seconds)
+            self.draft_times = DraftTimes(info.step_seconds)
+
+    def set_state(self, state: State, detail: str) -> None:
+        if (state, detail) != (self.state, self.detail):
+            log.log(
+                logging.INFO if state == "ready" else logging.WARNING,
+                "%s worker %s is %s: %s",
+                self.role,
+                self.url,
+                state,
+                detail,
+            )
+        if self.state == "ready" or state == "ready":
+            self._last_ready = time.monotonic()
+        self.state, self.detail = state, detail
+        self._missing = self._missing and state != "ready"
+        self._metrics.up.labels(self.role, self.url).set(state == "ready")
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Counts a stream on this worker."""
+        gauge = self._metrics.streams.labels(self.role, self.url)
+        self.streams += 1
+        gauge.set(self.streams)
+        try:
+            yield
+        finally:
+            self.streams -= 1
+            gauge.set(self.streams)
+
+    def missed(self, detail: str) -> None:
+        """It was looked at and is down. (One lost connection makes it down too, until it is looked at.)"""
+        self.set_state("down", detail)
+        self._missing = True
+        for tell in list(self._when_missing):
+            tell()
+
+    @contextmanager
+    def when_missing(self, tell: Callable[[], None]) -> Iterator[None]:
+        """Calls `tell` where the worker is, or meanwhile becomes, one that was looked at and is down."""
+        self._when_missing.add(tell)
+        try:
+            if self._missing:
+                tell()
+            yield
+        finally:
+            self._when_missing.discard(tell)
+
+    @contextmanager
+    def judged(self, proves: bool = True) -> Iterator[None]:
+        """Around a call that `breaker.allow` let through: its outcome counts for or against the worker.
+
+        `proves`: whether success says that the worker is well (reading a context says little about drafting).
+        """
+        try:
+            yield
+        except (Refused, Busy, SessionLost):
+            self.breaker.release()  # a proper answer, though not the one hoped for
+            raise
+        except WorkerFailure as failure:
+            self.failed(failure)
+            raise
+        except BaseException:
+            self.breaker.release()
+            raise
+        else:
+            if proves:
+                self.breaker.success()
+            else:
+                self.breaker.release()
+
+    def failed(self, failure: WorkerFailure) -> None:
+        """Count it against the worker; one that could not be reached gets no work until it has been looked at."""
+        log.warning("%s worker %s failed (%s): %s", self.role, self.url, failure.reason, failure.message)
+        self.breaker.failure()
+        self.count(failure)
+        if failure.lost:
+            if self.state == "ready":
+                self.set_state("down", failure.message)
+            self.look_again.set()
+
+    def count(self, failure: WorkerFailure) -> None:
+        self._metrics.failures.labels(self.role, self.url, failure.reason).inc()

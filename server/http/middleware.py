@@ -1,0 +1,140 @@
+"""What happens to every request: its id and time, errors nobody caught, keys, and how many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+import traceback
+import uuid
+from contextlib import suppress
+
+import orjson
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.errors import ApiError, InternalError, InvalidApiKey, Overloaded
+from server.http.auth import ApiKeys
+from server.metrics import GatewayMetrics
+from serving.connection import abort
+from serving.disconnects import CLIENT_GONE_STATUS, ClientGone
+
+logger = logging.getLogger(__name__)
+
+_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
+_OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
+_GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"})
+
+
+async def send_error(error: ApiError, send: Send) -> None:
+    body = orjson.dumps(error.body())
+    headers = {"content-type": "application/json", "content-length": str(len(body)), **error.headers}
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})
+
+
+class RequestBoundary:
+    """Outermost: gives each request an id and a time, counts it, and answers for what nobody caught."""
+
+    def __init__(self, app: ASGIApp, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        arrived = scope["tandem.arrived"] = time.monotonic()
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        status = 0
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                headers["openai-processing-ms"] = str(round((time.monotonic() - arrived) * 1000))
+            await send(message)
+
+        try:
+            await self._app(scope, receive, sending)
+        except ClientGone:
+            if status:
+                await _cut(scope, receive)
+            status = status or CLIENT_GONE_STATUS
+        except Exception as error:  # noqa: BLE001 - the last to catch it
+            # Its message could hold text of the request: only where it happened is logged.
+            where = "".join(traceback.format_tb(error.__traceback__))
+            logger.error("request %s failed: %s\n%s", request_id, type(error).__name__, where)
+            if not status:
+                failure = InternalError("the server failed to answer because of a fault of its own")
+                self._metrics.errors.labels(failure.status, failure.code).inc()
+                await send_error(failure, sending)
+        finally:
+            path = getattr(scope.get("route"), "path", "unknown")
+            self._metrics.http_requests.labels(_known(scope["method"]), path, status).inc()
+            elapsed = (time.monotonic() - arrived) * 1000
+            level = logging.DEBUG if path in _OPEN_PATHS else logging.INFO  # asked every few seconds
+            logger.log(level, "%s %s %d %.0f ms id=%s", _known(scope["method"]), path, status, elapsed, request_id)
+
+
+async def _cut(scope: Scope, receive: Receive) -> None:
+    """Ends the connection of a client that does not read: closing would wait for it."""
+    if abort(scope):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await receive()  # the disconnect, now that there is one
+
+
+def _known(method: str) -> str:
+    """Labels come from a fixed set, or strangers could fill the memory."""
+    return method if method in ("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH") else "other"
+
+
+class Authentication:
+    """Refuses callers without a key, except for what load balancers and Prometheus ask."""
+
+    def __init__(self, app: ASGIApp, keys: ApiKeys, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._keys = keys
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in _OPEN_PATHS:
+            authorization = Headers(scope=scope).get("authorization")
+            if not self._keys.allow(authorization):
+                message = "Incorrect API key provided." if authorization else "You didn't provide an API key."
+                error = InvalidApiKey(message)
+                self._metrics.errors.labels(error.status, error.code).inc()
+                await send_error(error, send)
+                return
+        await self._app(scope, receive, send)
+
+
+class ConcurrencyLimit:
+    """Refuses requests beyond `most` at once before any work is done for them."""
+
+    def __init__(self, app: ASGIApp, most: int, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._most = most
+        self._metrics = metrics
+        self._running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] not in _GENERATING_PATHS:
+            await self._app(scope, receive, send)
+            return
+        if self._running >= self._most:
+            error = Overloaded(f"this server is busy with {self._most} requests: try again in a moment")
+            self._metrics.errors.labels(error.status, error.code).inc()
+            await send_error(error, send)
+            return
+        self._running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running -= 1

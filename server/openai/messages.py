@@ -1,0 +1,130 @@
+"""The messages of a conversation, as clients send them.
+
+Unknown fields inside them are ignored: clients send back what any server, or their own SDK, once put there (`parsed`,
+`provider_specific_fields`, `cache_control`, timestamps …). None of it is for the model.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
+
+
+class Sent(BaseModel):
+    """A piece of a message, or of a tool: strict types, unknown fields ignored."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, frozen=True)
+
+
+class TextPart(Sent):
+    type: Literal["text"]
+    text: str
+
+
+class RefusalPart(Sent):
+    type: Literal["refusal"]
+    refusal: str
+
+
+class MediaPart(Sent):
+    """Known, so that the answer can say what is wrong: the models here read text."""
+
+    type: Literal[
+        "image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "input_file", "document"
+    ]
+
+
+class ThoughtPart(Sent):
+    """A thought among an assistant's parts, as Anthropic and Mistral write it, or what is left of a hidden one."""
+
+    type: Literal["thinking", "reasoning", "redacted_thinking"]
+    thinking: str | list[TextPart] | None = None
+    reasoning: str | None = None
+    text: str | None = None
+
+    def words(self) -> str:
+        if isinstance(self.thinking, list):
+            return "".join(part.text for part in self.thinking)
+        return self.thinking or self.reasoning or self.text or ""
+
+
+def typed(part: Any) -> Any:
+    """Text by whatever name: a bare string, the Responses API's names, a part that does not say what it is."""
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    if not isinstance(part, dict):
+        return part
+    kind = part.get("type")
+    untyped = kind is None and isinstance(part.get("text"), str)
+    return {**part, "type": "text"} if untyped or kind in ("input_text", "output_text") else part
+
+
+Part = Annotated[TextPart | RefusalPart | MediaPart, Field(discriminator="type"), BeforeValidator(typed)]
+AssistantPart = Annotated[
+    TextPart | RefusalPart | ThoughtPart | MediaPart, Field(discriminator="type"), BeforeValidator(typed)
+]
+Content = str | Annotated[list[Part], Field(min_length=1, fail_fast=True)]
+# Where there may be nothing to say, [] and null are nothing.
+OptionalContent = str | Annotated[list[Part], Field(fail_fast=True)] | None
+AssistantContent = str | Annotated[list[AssistantPart], Field(fail_fast=True)] | None
+
+
+class InstructionMessage(Sent):
+    role: Literal["system", "developer"]
+    content: Content
+    name: str | None = None
+
+
+class UserMessage(Sent):
+    role: Literal["user"]
+    content: Content
+    name: str | None = None
+
+
+class FunctionCall(Sent):
+    """`arguments`: JSON's text, as OpenAI has it, or the object itself. Where an answer was cut short it is no JSON."""
+
+    name: str
+    arguments: str | dict[str, JsonValue] | None = None
+
+
+class ToolCall(Sent):
+    id: str | None = None
+    type: Literal["function"] | None = "function"
+    function: FunctionCall
+
+
+class AssistantMessage(Sent):
+    """What any server answered. Without content, calls and thoughts it is an empty turn: an answer cut at once."""
+
+    role: Literal["assistant"]
+    content: AssistantContent = None
+    name: str | None = None
+    refusal: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
+    function_call: FunctionCall | None = Field(default=None, description="the form before tool_calls")
+    reasoning: JsonValue = Field(default=None, description="as reasoning_content, where it is a string")
+    reasoning_content: str | None = None
+    audio: None = Field(default=None, description="refused: the models here read text")
+
+
+class ToolMessage(Sent):
+    role: Literal["tool"]
+    content: OptionalContent = None
+    tool_call_id: str
+    name: str | None = None
+
+
+class FunctionMessage(Sent):
+    """The form before `tool`: the result of the call of that name before it."""
+
+    role: Literal["function"]
+    content: OptionalContent = None
+    name: str
+
+
+Message = Annotated[
+    InstructionMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage,
+    Field(discriminator="role"),
+]

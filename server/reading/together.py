@@ -1,0 +1,78 @@
+"""How a chat answer's text is read: reasoning apart from the answer, tool calls apart from content."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from server.reading.reasoning import ReasoningFormat, ReasoningSplitter, Split, Start
+from server.reading.tools.choice import ToolUse
+from server.reading.tools.formats import CallFormat
+from server.reading.tools.parser import CallArguments, CallStart, Content, ToolParser
+
+
+@dataclass(frozen=True, slots=True)
+class ThoughtText:
+    """Text of the model's thought."""
+
+    text: str
+
+
+Event = ThoughtText | Content | CallStart | CallArguments
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReading:
+    """What to look for. `calls` is None if no tool may be called, `thought` where the model does not think aloud."""
+
+    use: ToolUse
+    calls: CallFormat | None = None
+    thought: ReasoningFormat | None = None
+    start: Start = "outside"
+
+    def needs_special_tokens(self, special: Collection[str]) -> bool:
+        """Whether marks that are looked for would be lost if special tokens (`special`) were left out of the text."""
+        marks = [(form.opener, form.closer) for form in (self.calls, self.thought) if form is not None]
+        kept = any(form is not None and form.special for form in (self.calls, self.thought))
+        return kept or any(mark in special for pair in marks for mark in pair)
+
+    def reader(self) -> AnswerReader:
+        return AnswerReader(self)
+
+
+class AnswerReader:
+    """Reads one choice. The events, added up, do not depend on how the text was cut."""
+
+    def __init__(self, reading: AnswerReading) -> None:
+        self._splitter = ReasoningSplitter(reading.thought, reading.start) if reading.thought is not None else None
+        self._parser = ToolParser(reading.calls, reading.use.names) if reading.calls is not None else None
+        self._parallel = reading.use.parallel
+
+    @property
+    def called(self) -> bool:
+        """Whether a tool has been called."""
+        return self._parser is not None and self._parser.num_calls > 0
+
+    def feed(self, text: str) -> list[Event]:
+        return self._read(self._splitter.feed(text) if self._splitter is not None else Split(content=text))
+
+    def finish(self) -> list[Event]:
+        """What was held back; the text is over."""
+        events = self._read(self._splitter.finish()) if self._splitter is not None else []
+        if self._parser is not None:
+            events += self._permitted(self._parser.finish())
+        return events
+
+    def _read(self, split: Split) -> list[Event]:
+        events: list[Event] = [ThoughtText(split.reasoning)] if split.reasoning else []
+        if split.content and self._parser is not None:
+            events += self._permitted(self._parser.feed(split.content))
+        elif split.content:
+            events.append(Content(split.content))
+        return events
+
+    def _permitted(self, events: list[Content | CallStart | CallArguments]) -> list[Event]:
+        """Without parallel calls a model that makes several is held to its first, as vLLM does."""
+        if self._parallel:
+            return list(events)
+        return [event for event in events if isinstance(event, Content) or event.index == 0]

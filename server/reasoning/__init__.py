@@ -1,1 +1,0 @@
-"""Models that think aloud first: what is reasoning, what is the answer (docs/structured_output.md)."""

@@ -1,0 +1,219 @@
+"""What to do next in one request: how many draft tokens, how many candidates, or plain decoding for a while."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from server.fleet.times import Average, DraftTimes, StepTimes
+from server.rounds.adaptive.acceptance import Acceptance
+from server.rounds.adaptive.candidates import CandidateCount
+
+# Credit: tokens of plain decoding, that is, the time they take.
+_FIRST_CREDIT = 12.0
+_MOST_CREDIT = 16.0
+_LEAST_CREDIT = -4.0
+_CREDIT_A_TOKEN = 0.02
+# Tokens of plain decoding between tries: where better acceptance would make speculation pay, and where it would not.
+_FIRST_INTERVAL = 16
+_LONGEST_INTERVAL = 64
+_LONGEST_HOPELESS_INTERVAL = 512
+# Plain decoding is what all is compared with: measured at first, and again after so many rounds without any.
+_PLAIN_SAMPLE = 4
+_ROUNDS_UNTIL_SAMPLE = 256
+_UNMEASURED_ROUNDS = 3
+_HYSTERESIS = 1.03
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """Either a round of `draft_tokens` (at least 1), or, with 0, `plain_tokens` of plain decoding."""
+
+    draft_tokens: int
+    num_candidates: int = 1
+    plain_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """One speculative round. Times are seconds; `rows` are ours in the pass, `gain` is what candidates 1 and up won."""
+
+    asked: int
+    num_candidates: int
+    drafted: int
+    accepted: int
+    emitted: int
+    gain: int
+    draft_seconds: float
+    draft_failed: bool
+    verify_seconds: float
+    rows: int
+
+    def as_whole(self, times: Times) -> RoundOutcome:
+        """The round had its draft not ended with a stop token, but gone on to all that was asked for.
+
+        Where the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic`
+        whether a position carries a draft must not depend on that noise; so what γ follows from must not tell what was
+        drawn.
+        """
+        return replace(
+            self,
+            drafted=self.asked,
+            draft_seconds=max(self.draft_seconds, times.drafts.draft(self.asked, self.num_candidates)),
+            verify_seconds=max(self.verify_seconds, times.steps.verify(1 + self.asked)),
+            rows=max(self.rows, 1 + self.asked),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Of the target and the drafter in use."""
+
+    steps: StepTimes
+    drafts: DraftTimes
+
+
+@dataclass(slots=True)
+class PairState:
+    """What is known of a drafter with a target, carried across requests.
+
+    `credit` is what speculation has earned over plain decoding and may lose again (it also earns 2% of what is decoded
+    plainly, which pays for trying again). It bounds the loss whatever the model of times and acceptance believes.
+    """
+
+    acceptance: Acceptance = field(default_factory=lambda: Acceptance(fading=0.995, strength=2.0))
+    credit: float = _FIRST_CREDIT
+    interval: int = _FIRST_INTERVAL
+    losses: Average = field(default_factory=lambda: Average(0.1))
+    candidates: dict[int, CandidateCount] = field(default_factory=dict)
+    """By the most that a request asks for."""
+    branching: Average = field(default_factory=lambda: Average(0.1))
+    """Rows that a candidate beyond the first adds for each draft token."""
+
+    def earn(self, tokens: float) -> None:
+        """Book what speculation brought over plain decoding, in tokens of it; less than 0: what it lost."""
+        self.credit = min(max(self.credit + tokens, _LEAST_CREDIT), _MOST_CREDIT)
+
+
+class FixedPlanner:
+    """γ and N exactly as asked."""
+
+    def __init__(self, draft_tokens: int, num_candidates: int) -> None:
+        self._plan = RoundPlan(draft_tokens, num_candidates)
+
+    def plan(self, times: Times) -> RoundPlan:
+        return self._plan
+
+    def observe(self, outcome: RoundOutcome, times: Times) -> None:
+        pass
+
+    def observe_plain(self, tokens: int) -> None:
+        pass
+
+
+class AdaptivePlanner:
+    """The γ (0 to `max_draft_tokens`) and N (1 to `num_candidates`) of the most expected tokens a second.
+
+    Where that is γ = 0 it decodes plainly and tries a draft now and then, ever more rarely, within the pair's credit.
+    """
+
+    def __init__(
+        self,
+        pair: PairState,
+        draft_tokens: int,
+        max_draft_tokens: int,
+        num_candidates: int,
+    ) -> None:
+        self._pair = pair
+        self._max = max(max_draft_tokens, 1)
+        self._current = max(1, min(draft_tokens, self._max))
+        self._candidates = pair.candidates.setdefault(num_candidates, CandidateCount(num_candidates))
+        self._acceptance = Acceptance(fading=0.95, strength=6.0, prior=pair.acceptance)
+        self._until_try = min(pair.interval, 2 * _FIRST_INTERVAL)
+        self._trying = False
+        self._promising = False
+        self._longest = _LONGEST_INTERVAL
+
+    def plan(self, times: Times) -> RoundPlan:
+        """The next round, or stretch of plain decoding, by what is known now."""
+        pair = self._pair
+        new = pair.acceptance.rounds < _UNMEASURED_ROUNDS
+        since_plain = times.steps.rounds_since_plain
+        if not new and (since_plain is None or since_plain > _ROUNDS_UNTIL_SAMPLE):
+            return RoundPlan(0, plain_tokens=_PLAIN_SAMPLE)
+        expected = self._acceptance.expected_tokens(self._max)
+        plain = times.steps.plain()
+        num_candidates = self._candidates.next()
+        draft_tokens, seconds_a_token = self._best(times, expected, num_candidates)
+        if seconds_a_token >= plain and num_candidates > 1:  # a single one may pay all the same
+            num_candidates = 1
+            draft_tokens, seconds_a_token = self._best(times, expected, num_candidates)
+        pays = seconds_a_token < plain
+        could_pay = self._could_pay(times, plain)
+        self._trying = not pays
+        self._longest = _LONGEST_INTERVAL if could_pay else _LONGEST_HOPELESS_INTERVAL
+        if pair.credit > 0.0 and (pays or new or (self._promising and could_pay)):
+            return RoundPlan(draft_tokens, num_candidates)
+        price = max(0.1, expected[draft_tokens] * (seconds_a_token / plain - 1.0))
+        missing = price - pair.credit
+        if self._until_try <= 0 and missing <= 0.0:
+            self._trying = True
+            return RoundPlan(draft_tokens, num_candidates)
+        wait = max(self._until_try, int(missing / _CREDIT_A_TOKEN) + 1, 1)
+        return RoundPlan(0, plain_tokens=min(wait, _LONGEST_HOPELESS_INTERVAL))
+
+    def observe(self, outcome: RoundOutcome, times: Times) -> None:
+        """Learn from a round with a draft, or one whose draft failed."""
+        pair, plain = self._pair, times.steps.plain()
+        seconds = outcome.draft_seconds + outcome.verify_seconds
+        pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
+        pair.earn(outcome.emitted - seconds / plain)
+        if not outcome.draft_failed:
+            pair.acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
+            self._acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
+            self._observe_candidates(outcome, times)
+        self._promising = outcome.accepted >= outcome.asked
+        if not self._trying:
+            pair.interval = _FIRST_INTERVAL
+            self._until_try = 0
+        elif not self._promising:
+            pair.interval = min(2 * pair.interval, self._longest)
+            self._until_try = pair.interval
+
+    def observe_plain(self, tokens: int) -> None:
+        """Tokens that came without a draft."""
+        self._until_try -= tokens
+        self._pair.earn(_CREDIT_A_TOKEN * tokens)
+
+    def _observe_candidates(self, outcome: RoundOutcome, times: Times) -> None:
+        asked, number, drafted = outcome.asked, outcome.num_candidates, outcome.drafted
+        if number > 1 and drafted:
+            self._pair.branching.add((outcome.rows - 1 - drafted) / (drafted * (number - 1)))
+        drafting = times.drafts.draft(asked, number) - times.drafts.draft(asked, 1)
+        verifying = times.steps.verify(outcome.rows) - times.steps.verify(1 + drafted)
+        cost = (drafting + verifying) / times.steps.plain()
+        self._candidates.observe(number, drafted, outcome.accepted, outcome.gain, cost)
+
+    def _best(self, times: Times, expected: list[float], num_candidates: int) -> tuple[int, float]:
+        """The best γ of at least 1, and the seconds a token it is expected to take."""
+        fill = self._acceptance.fill()
+        costs = [
+            self._seconds(count, num_candidates, fill, times) / expected[count] for count in range(1, self._max + 1)
+        ]
+        if self._pair.acceptance.rounds >= _UNMEASURED_ROUNDS:
+            best = costs.index(min(costs)) + 1
+            if costs[self._current - 1] > _HYSTERESIS * costs[best - 1]:
+                self._current = best
+        return self._current, costs[self._current - 1]
+
+    def _seconds(self, draft_tokens: int, num_candidates: int, fill: float, times: Times) -> float:
+        """What a round is expected to take. Where the drafter had no token, verification is that of one row."""
+        rows = 1 + draft_tokens * (1.0 + (num_candidates - 1) * self._pair.branching.value)
+        verify = (1.0 - fill) * times.steps.verify(1) + fill * times.steps.verify(rows)
+        return times.drafts.draft(draft_tokens, num_candidates) + verify + self._pair.losses.value
+
+    def _could_pay(self, times: Times, plain: float) -> bool:
+        """Whether speculation would pay if all were accepted; if not, it is the drafter that is too slow."""
+        return any(
+            times.drafts.draft(count) + times.steps.verify(1 + count) + self._pair.losses.value < plain * (1 + count)
+            for count in range(1, self._max + 1)
+        )

@@ -1,0 +1,252 @@
+"""The draft worker's side of one request. Whatever happens here costs drafts, never text."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from protocol.errors import WireError
+from protocol.messages import Candidate, DraftRequest, DraftResponse, Prediction
+from server.fleet.failures import BadAnswer, Busy, Refused, SessionLost, WorkerFailure
+from server.fleet.pool import Pool
+from server.fleet.times import DraftTimes
+from server.fleet.worker import Worker
+from server.rounds.context import RequestContext, WorkerSession
+
+State = Literal["ready", "reading", "absent"]
+
+# Contexts up to this many tokens are read by the draft call itself; longer ones in the background first.
+READ_AHEAD = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What came of one draft call. No candidates: the worker had nothing to propose, or failed. Times are seconds."""
+
+    candidates: list[Candidate]
+    source: str | None
+    worker_ms: float
+    sample_ms: float
+    seconds: float
+    failed: bool
+
+    @classmethod
+    def none(cls, seconds: float = 0.0, failed: bool = False) -> Draft:
+        return cls([], None, 0.0, 0.0, seconds, failed)
+
+
+class DraftSide:
+    """A session on one of the pool's draft workers, which reads the context in the background.
+
+    `ready`: a draft may be asked for; `reading`: the worker reads, nothing waits for it; `absent`: `read` may find a
+    worker.
+    """
+
+    def __init__(
+        self,
+        context: RequestContext,
+        pool: Pool,
+        vocabulary_size: int,
+        read_seconds: float,
+        draft_model: str | None = None,
+        needs_q: bool = False,
+    ) -> None:
+        """`vocabulary_size` counts the target's logits; `draft_model` is the worker's drafter to use, if not its own
+        default; `needs_q`: the strategy judges by the distribution that each token was drawn from."""
+        self._context = context
+        self._pool = pool
+        self._vocabulary_size = vocabulary_size
+        self._read_seconds = read_seconds
+        self._draft_model = draft_model
+        self._needs_q = needs_q
+        self._session: WorkerSession | None = None
+        self._stack = ExitStack()
+        self._reading: asyncio.Task[None] | None = None
+        self._waited = False
+        self._not_before = 0.0
+        self._useless = False
+        self._prediction_sent = False
+
+    @property
+    def worker(self) -> Worker | None:
+        """Where the session lives; None if there is none."""
+        return self._session.worker if self._session is not None else None
+
+    @property
+    def times(self) -> DraftTimes:
+        """Those of the worker in use, or of the one that would be used."""
+        worker = self.worker or self._pick()
+        return worker.draft_times if worker is not None else DraftTimes(())
+
+    @property
+    def state(self) -> State:
+        if self._reading is not None and not self._reading.done():
+            return "reading"
+        return "ready" if self._session is not None else "absent"
+
+    @property
+    def unread(self) -> int:
+        """Tokens of the context that the worker has yet to read."""
+        held = self._session.acknowledged if self._session is not None else 0
+        return len(self._context.sequence) - held
+
+    def read(self) -> None:
+        """Have the worker read the context so far, in the background; does nothing where there is no worker to ask."""
+        if self.state == "reading" or not self._open():
+            return
+        self._waited = False
+        self._reading = self._context.background.start(self._read())
+
+    async def until_read(self, seconds: float) -> None:
+        """Wait for the background reading, but not longer than this, and only once for each."""
+        if self._reading is not None and not self._waited:
+            self._waited = True
+            await asyncio.wait({self._reading}, timeout=seconds)
+
+    async def draft(self, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float) -> Draft:
+        """γ tokens after the context. Never raises; a worker that does not answer within `seconds` has failed."""
+        began = time.perf_counter()
+        if self.state != "ready":
+            return Draft.none()
+        if not self._fits(draft_tokens):
+            self._useless = True  # and will be for the rest of this request
+            self._drop()
+            return Draft.none()
+        try:
+            answer = await self._call(draft_tokens, num_candidates, max_tokens, seconds)
+        except WorkerFailure:
+            return Draft.none(time.perf_counter() - began, failed=True)
+        took = time.perf_counter() - began
+        timings = answer.timings
+        self._context.metrics.round_trip.labels("draft").observe(max(0.0, took - timings.total_ms / 1000))
+        candidates = [candidate for candidate in answer.candidates if candidate.token_ids]
+        return Draft(candidates, answer.source, timings.total_ms, timings.sample_ms, took, failed=False)
+
+    def disown(self, error: WireError) -> None:
+        """The target refused what was drafted: the worker's failure, and the last draft of this request."""
+        if self._session is not None:
+            self._session.worker.failed(BadAnswer(f"the target refused its draft: {error.field}: {error.message}"))
+        self._useless = True
+        self._drop()
+
+    def close(self) -> None:
+        """Stop reading and free the session; does not wait."""
+        if self._reading is not None:
+            self._reading.cancel()
+        self._drop()
+
+    async def _read(self) -> None:
+        with suppress(WorkerFailure):
+            await self._call(0, 1, 1, self._read_seconds)
+
+    async def _call(self, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float) -> DraftResponse:
+        """One draft call, sent whole once more where the worker has lost the session. Any other failure drops it."""
+        session = self._session
+        if session is None or session.worker.state != "ready" or not session.worker.breaker.allow():
+            self._drop()
+            raise WorkerFailure("left_alone", "the worker is down or its breaker open")
+        session.round += 1
+        try:
+            with session.worker.judged(proves=draft_tokens > 0):
+                return await self._exchange(session, draft_tokens, num_candidates, max_tokens, seconds)
+        except SessionLost:
+            self.read()  # too long to be read again while the target waits
+            raise
+        except WorkerFailure as failure:
+            self._learn_from(failure, session.worker)
+            self._drop()
+            raise
+
+    async def _exchange(
+        self, session: WorkerSession, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float
+    ) -> DraftResponse:
+        give_up = time.monotonic() + seconds
+        try:
+            return await self._ask(session, draft_tokens, num_candidates, max_tokens, seconds)
+        except SessionLost as failure:
+            self._lost(session, failure)
+            if draft_tokens and len(self._context.sequence) > READ_AHEAD:
+                raise
+        left = max(0.001, give_up - time.monotonic())
+        try:
+            return await self._ask(session, draft_tokens, num_candidates, max_tokens, left)
+        except SessionLost as failure:
+            raise WorkerFailure("session_lost", failure.message) from failure
+
+    async def _ask(
+        self, session: WorkerSession, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float
+    ) -> DraftResponse:
+        length = len(self._context.sequence)
+        request = DraftRequest(
+            **session.fields(max_tokens, seconds), **self._asked(session, draft_tokens, num_candidates)
+        )
+        answer = await session.worker.client.draft(request, seconds, self._vocabulary_size)
+        session.acknowledge(length)
+        self._prediction_sent = True
+        return answer
+
+    def _lost(self, session: WorkerSession, failure: SessionLost) -> None:
+        self._context.metrics.resends.labels("draft", failure.reason).inc()
+        session.forget()
+        self._prediction_sent = False
+        if failure.reason != "context_mismatch":
+            session.round += 1
+
+    def _asked(self, session: WorkerSession, draft_tokens: int, num_candidates: int) -> dict[str, Any]:
+        request = self._context.request
+        speculation = request.speculation
+        info = session.worker.info
+        prediction = request.prediction
+        if self._prediction_sent or info is None or not info.capabilities.prediction or not prediction:
+            prediction = None
+        return {
+            "draft_model": self._draft_model,
+            "draft_tokens": draft_tokens,
+            "num_candidates": num_candidates,
+            "candidate_temperature": speculation.candidate_temperature,
+            "candidate_top_p": speculation.candidate_top_p,
+            "want_q": self._needs_q and draft_tokens > 0,
+            "prediction": Prediction(token_ids=prediction) if prediction is not None else None,
+        }
+
+    def _fits(self, draft_tokens: int) -> bool:
+        """Whether the draft model's own context has room."""
+        info = self._session.worker.info if self._session is not None else None
+        return info is not None and len(self._context.sequence) + draft_tokens <= info.context_length
+
+    def _pick(self) -> Worker | None:
+        if self._useless or time.monotonic() < self._not_before:
+            return None
+        return self._pool.pick(self._can_serve, self._context.sequence.prefixes())
+
+    def _can_serve(self, worker: Worker) -> bool:
+        if worker.info is None or worker.info.context_length <= len(self._context.sequence):
+            return False
+        return worker.info.capabilities.q or not self._needs_q
+
+    def _open(self) -> bool:
+        if self._session is None:
+            worker = self._pick()
+            if worker is None:
+                return False
+            self._stack.enter_context(worker.in_use())
+            self._session = WorkerSession(worker, self._context.request, self._context.sequence)
+            self._prediction_sent = False
+        return True
+
+    def _drop(self) -> None:
+        session, self._session = self._session, None
+        self._stack.close()
+        if session is not None:
+            self._context.delete(session)
+
+    def _learn_from(self, failure: WorkerFailure, worker: Worker) -> None:
+        if isinstance(failure, Refused):
+            self._useless = True  # what this request asks of a drafter will not change
+            worker.count(failure)
+        if isinstance(failure, Busy):
+            self._not_before = time.monotonic() + failure.retry_after
+            worker.count(failure)

@@ -1,0 +1,234 @@
+"""The round loop: draft, verify, append, adapt, repeat; or let the target decode plainly for a while."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Protocol
+
+from protocol.errors import WireError
+from protocol.messages import Candidate, ModelInfo, StopReason, TargetSpeculation, VerifyResponse
+from server.backend import GenerationRequest, Round, RoundTimings
+from server.rounds.adaptive.candidates import gain_of, rows_of
+from server.rounds.adaptive.planner import RoundOutcome, RoundPlan, Times
+from server.rounds.context import RequestContext
+from server.rounds.draft_side import READ_AHEAD, Draft, DraftSide
+from server.rounds.target_side import TargetSide
+
+# How many tokens are decoded plainly before the drafter is looked at again: while it reads, and where there is none.
+_WHILE_READING = 8
+_WHILE_ABSENT = 16
+# Tokens of context that a verification may have had to read, for its time to count as a round's.
+_MOST_UNREAD = 40
+_PATIENT_SLACK = 0.5
+_SLACK = 0.1
+_FIRST_DRAFT_SECONDS = 1.0
+
+
+class Planner(Protocol):
+    def plan(self, times: Times) -> RoundPlan: ...
+
+    def observe(self, outcome: RoundOutcome, times: Times) -> None: ...
+
+    def observe_plain(self, tokens: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Speculating:
+    """What a request needs for rounds with drafts. `patient`: wait for drafts that are worth less than their wait."""
+
+    drafts: DraftSide
+    planner: Planner
+    longest_draft: float
+    patient: bool
+
+
+class RoundLoop:
+    """One request's rounds over one target at a time and, where `speculating` is given, a drafter."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        target: TargetSide,
+        info: ModelInfo,
+        speculating: Speculating | None,
+        target_drives: bool = False,
+    ) -> None:
+        """`target_drives`: the target asks a draft worker itself, and streams rounds that carry drafts."""
+        self._context = context
+        self._request: GenerationRequest = context.request
+        self._sequence = context.sequence
+        self._target = target
+        self._info = info
+        self._speculating = speculating
+        self._target_drives = target_drives
+        self._remaining = min(context.request.max_tokens, info.context_length - len(context.sequence))
+        self._stopped = False
+
+    async def rounds(self) -> AsyncIterator[Round]:
+        """See server.backend.RoundSource. Whoever closes this must close the target's and the draft's side too."""
+        if self._speculating is None:
+            async for round_ in self._plain(self._remaining):
+                yield round_
+            return
+        if self._plan(self._speculating).draft_tokens:
+            self._speculating.drafts.read()
+            yield await self._verify(Draft.none(), 0, 0)
+        while not self._stopped:
+            plan = self._plan(self._speculating)
+            if plan.draft_tokens and await self._can_draft(self._speculating):
+                yield await self._draft_and_verify(self._speculating, plan)
+            else:
+                reading = self._speculating.drafts.state == "reading"
+                stretch = plan.plain_tokens or (_WHILE_READING if reading else _WHILE_ABSENT)
+                async for round_ in self._plain(min(stretch, self._remaining)):
+                    self._speculating.planner.observe_plain(len(round_.token_ids))
+                    yield round_
+
+    def _times(self, speculating: Speculating) -> Times:
+        return Times(self._target.step_times, speculating.drafts.times)
+
+    def _plan(self, speculating: Speculating) -> RoundPlan:
+        """The planner's, within what is left to generate: the last token is the target's own."""
+        plan = speculating.planner.plan(self._times(speculating))
+        draft_tokens = min(plan.draft_tokens, self._remaining - 1)
+        return plan if draft_tokens == plan.draft_tokens else RoundPlan(draft_tokens, plan.num_candidates)
+
+    async def _can_draft(self, speculating: Speculating) -> bool:
+        """Whether a draft may be asked for now; if not, sees to it that one may be soon."""
+        drafts = speculating.drafts
+        if drafts.state == "absent" or (drafts.state == "ready" and drafts.unread > READ_AHEAD):
+            drafts.read()
+        if drafts.state == "reading":
+            patience = self._draft_seconds(speculating, 1) if speculating.patient else self._target.step_times.verify(1)
+            await drafts.until_read(patience)
+        return drafts.state == "ready"
+
+    async def _draft_and_verify(self, speculating: Speculating, plan: RoundPlan) -> Round:
+        worker = speculating.drafts.worker
+        draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
+        for info in (self._info, worker.info if worker is not None else None):
+            if info is not None:
+                draft_tokens = max(1, min(draft_tokens, info.capabilities.max_draft_tokens))
+                num_candidates = max(1, min(num_candidates, info.capabilities.max_candidates))
+        self._context.metrics.draft_tokens.observe(draft_tokens)
+        self._context.metrics.candidates.observe(num_candidates)
+        seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
+        draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds)
+        return await self._verify(draft, draft_tokens, num_candidates)
+
+    def _draft_seconds(self, speculating: Speculating, draft_tokens: int, num_candidates: int = 1) -> float:
+        """How long a draft may take: a few times what it takes, since waiting longer costs more than plain decoding."""
+        times = speculating.drafts.times
+        slack = _PATIENT_SLACK if speculating.patient else _SLACK
+        seconds = 3.0 * times.draft(draft_tokens, num_candidates) + 2.0 * self._target.step_times.verify(1) + slack
+        if not times.measured(num_candidates):
+            seconds = max(num_candidates * seconds, _FIRST_DRAFT_SECONDS)
+        return min(seconds, speculating.longest_draft)
+
+    async def _verify(self, draft: Draft, asked: int, num_candidates: int) -> Round:
+        try:
+            answer, seconds = await self._target.verify(draft.candidates, self._remaining)
+        except WireError as refusal:
+            if not draft.candidates or self._speculating is None or not _blames_the_draft(refusal):
+                raise
+            self._speculating.drafts.disown(refusal)
+            return await self._verify(Draft.none(draft.seconds, failed=True), asked, num_candidates)
+        rows = rows_of(draft.candidates)
+        length = len(self._sequence)
+        # Reading a prompt, or waiting for another call that reads it, says nothing of a round.
+        if length > len(self._request.prompt) and length - answer.cached_tokens <= _MOST_UNREAD:
+            self._target.step_times.observe_verify(rows, answer.timings.rows, answer.timings.total_ms / 1000, seconds)
+        round_ = self._emit(answer, seconds, draft)
+        if self._speculating is not None and (draft.failed or draft.source is not None):
+            times = self._times(self._speculating)
+            outcome = RoundOutcome(
+                asked=asked,
+                num_candidates=num_candidates,
+                drafted=answer.num_drafted,
+                accepted=answer.num_accepted,
+                emitted=len(answer.token_ids),
+                gain=gain_of(draft.candidates, answer),
+                draft_seconds=draft.seconds,
+                draft_failed=draft.failed,
+                verify_seconds=seconds,
+                rows=rows,
+            )
+            if draft.candidates and self._cut_short(draft.candidates[answer.candidate or 0], asked):
+                outcome = outcome.as_whole(times)
+            elif not draft.failed:
+                times.drafts.observe(asked, draft.seconds, num_candidates)
+            self._speculating.planner.observe(outcome, times)
+        return round_
+
+    def _cut_short(self, candidate: Candidate, asked: int) -> bool:
+        """Whether the drafter drew a stop token, and so no further."""
+        if len(candidate.token_ids) >= asked or self._speculating is None:
+            return False
+        worker = self._speculating.drafts.worker
+        drafters = worker.info.stop_token_ids if worker is not None and worker.info is not None else []
+        stops = {*self._info.stop_token_ids, *drafters, *self._request.sampling.stop_token_ids}
+        return candidate.token_ids[-1] in stops
+
+    async def _plain(self, max_tokens: int) -> AsyncIterator[Round]:
+        speculation = self._request.speculation
+        facts = self._info.capabilities.facts(speculation.strategy)
+        if speculation.enabled and facts is not None and not facts.draws and not self._target_drives:
+            # A strategy for debugging, whose choice of tokens only verification knows.
+            for _ in range(max_tokens):
+                yield await self._verify(Draft.none(), 0, 0)
+                if self._stopped:
+                    return
+            return
+        async with aclosing(self._target.generate(max_tokens, self._target_speculation())) as stream:  # type: ignore[type-var]
+            async for answer, seconds in stream:
+                # The first one's time is the prompt's.
+                if answer.num_drafted == 0 and len(self._sequence) > len(self._request.prompt):
+                    self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
+                yield self._emit(answer, seconds, Draft.none(), "target" if answer.num_drafted else None)
+
+    def _target_speculation(self) -> TargetSpeculation:
+        """What a target that can drive rounds itself is to do."""
+        drives = self._target_drives and self._request.speculation.enabled
+        return TargetSpeculation(
+            enabled=drives, draft_tokens=self._request.speculation.draft_tokens if drives else None
+        )
+
+    def _emit(self, answer: VerifyResponse, seconds: float, draft: Draft, source: str | None = None) -> Round:
+        """Append the tokens; a limit of one call that is not the request's own is no reason to stop."""
+        self._sequence.append(answer.token_ids)
+        self._remaining -= len(answer.token_ids)
+        stop: StopReason | None = answer.stop_reason
+        if stop != "stop_token":
+            stop = "length" if self._remaining <= 0 else None
+        self._stopped = stop is not None
+        timings = answer.timings
+        draft_ms = 1000 * draft.seconds
+        workers_ms = timings.total_ms + draft.worker_ms
+        total_ms = 1000 * seconds + draft_ms
+        return Round(
+            token_ids=answer.token_ids,
+            num_drafted=answer.num_drafted,
+            num_accepted=answer.num_accepted,
+            logprobs=answer.logprobs,
+            stop_reason=stop,
+            stop_token_id=answer.stop_token_id,
+            lossless=answer.lossless,
+            source=source or draft.source,
+            num_candidates=len(draft.candidates),
+            cached_tokens=answer.cached_tokens,
+            timings=RoundTimings(
+                draft=draft.worker_ms,
+                verify_forward=timings.forward_ms,
+                sample=timings.sample_ms,
+                queue=timings.queue_ms,
+                network=max(0.0, total_ms - workers_ms),
+                total=total_ms,
+            ),
+        )
+
+
+def _blames_the_draft(refusal: WireError) -> bool:
+    """Nothing that a client says is in a verification's candidates."""
+    return refusal.field is not None and refusal.field.split(".")[0] == "candidates"

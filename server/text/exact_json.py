@@ -1,0 +1,56 @@
+"""JSON that keeps its values: integers of any size, and strings that hold half a surrogate pair.
+
+orjson, used elsewhere, makes floats of integers above 64 bits and refuses lone surrogates. A model under a JSON grammar
+may write both, and clients send them back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any, NoReturn
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def loads(text: str | bytes) -> Any:
+    """Raises ValueError for what is no JSON, no UTF-8, nested too deeply, or holds a number that no float can."""
+    decoded = text.decode() if isinstance(text, bytes) else text
+    try:
+        return json.loads(decoded, parse_constant=_no_constant, parse_float=_finite)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def dumps(value: Any) -> str:
+    """Compact. Raises ValueError if it is nested too deeply."""
+    try:
+        return spelled(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def spelled(text: str) -> str:
+    r"""JSON text with each lone surrogate written as JSON writes it, \ud800, since UTF-8 has no bytes for it."""
+    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def encodable(text: str) -> str:
+    """Plain text with U+FFFD for each lone surrogate, as encoders of UTF-8 write it."""
+    return _SURROGATE.sub("\ufffd", text)
+
+
+def is_encodable(text: str) -> bool:
+    return _SURROGATE.search(text) is None
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text[:40]} is too large a number")
+    return value

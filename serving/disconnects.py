@@ -1,0 +1,50 @@
+"""Work that ends when the client who asked for it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+T = TypeVar("T")
+
+_CANCEL_SECONDS = 5.0
+CLIENT_GONE_STATUS = 499
+"""nginx's status for a client that left: for the metrics, since nobody reads it."""
+
+
+class ClientGone(Exception):
+    """The client disconnected, or did not read for too long. Nobody is left to answer."""
+
+
+async def until_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`. If the client leaves first, `work` is cancelled and ClientGone raised.
+
+    The request's body must have been read: what comes after it is the disconnect.
+    """
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(_retrieve)
+    gone = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone("the client left before it was answered")
+        return task.result()
+    finally:
+        gone.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
+
+
+def _retrieve(task: asyncio.Future[Any]) -> None:
+    """asyncio logs an exception that nobody retrieves, such as StaleRound for a client that left."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

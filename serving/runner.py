@@ -1,0 +1,117 @@
+"""uvicorn, run so that it drains on a signal, ends what outlasts the drain, and can be ended from inside."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import math
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from serving.connection import HttpConnection
+
+logger = logging.getLogger("tandem")
+
+# For the last events of streams that were ended to be written.
+_FAREWELL_SECONDS = 2
+KEEP_ALIVE_SECONDS = 65
+"""For idle connections: well over the 5 s after which httpx, and with it OpenAI's SDK, lets go of its own. With
+uvicorn's equal 5 s a request could be sent just as the server hangs up."""
+
+
+class DrainingServer(uvicorn.Server):
+    """When the drain time is over, or on a second signal, `end_requests` is called; soon after all is cut."""
+
+    def __init__(self, config: uvicorn.Config, drain_seconds: float, end_requests: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._drain_seconds = drain_seconds
+        self._end_requests = end_requests
+        self._drained = asyncio.Event()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        ending = asyncio.create_task(self._end_after_drain())
+        try:
+            await super().shutdown(sockets)
+        finally:
+            ending.cancel()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            asyncio.get_running_loop().call_soon_threadsafe(self._drained.set)
+        else:
+            super().handle_exit(sig, frame)
+
+    async def _end_after_drain(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_seconds):
+                await self._drained.wait()
+        self._end_requests()
+
+
+class HttpServer:
+    """A uvicorn server whose process can be ended from inside."""
+
+    def __init__(self, host: str, port: int, drain_seconds: float) -> None:
+        self._host = host
+        self._port = port
+        self._drain_seconds = drain_seconds
+        self._server: uvicorn.Server | None = None
+        self._failed = False
+
+    def run(self, app: FastAPI, end_requests: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGTERM or SIGINT, drain, and return. `end_requests` is to end what outlasts the drain.
+
+        Ends the process with code 1 if `fail` was called."""
+        config = uvicorn.Config(
+            app,
+            host=self._host,
+            port=self._port,
+            http=HttpConnection,
+            ws="none",  # else uvicorn would take the connection over and leave the caller waiting
+            log_config=None,  # uvicorn's loggers go the way of all others
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=math.ceil(self._drain_seconds) + _FAREWELL_SECONDS,
+        )
+        self._server = server = DrainingServer(config, self._drain_seconds, end_requests)
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            server.should_exit = True
+
+        # uvicorn drains on a signal and then raises it again: with its default handler, a clean end would look like a
+        # crash to whoever started the process.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, stop)
+        server.run()
+        if self._failed:
+            sys.exit(1)
+
+    def fail(self, reason: str) -> None:
+        """The app cannot serve: say why and end."""
+        logger.critical("%s", reason)
+        self._failed = True
+        if self._server is not None:
+            self._server.should_exit = True
+
+
+_GC_THRESHOLD = 20_000
+
+
+def settle_heap() -> None:
+    """For a worker that has loaded its model and only serves from now on: keep the garbage collector out of the way.
+
+    What was loaded stays, so it is not looked through again (with torch and a model a full collection takes half a
+    second); and a batch call of 32 items, which holds some 2,500 objects, no longer sets off four collections.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GC_THRESHOLD, 10, 10)

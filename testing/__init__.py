@@ -1,0 +1,1 @@
+"""What tests and benchmarks share: processes, a client, models, prompts, fakes. Not part of the distribution."""

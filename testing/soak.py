@@ -1,0 +1,122 @@
+"""Mixed traffic while a worker is killed every so often; every answer compared with plain decoding's."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from testing.client import ApiFailure, Client
+from testing.processes import Process, Stack
+from testing.prompts import SHORT
+from testing.stacks import BITWISE, speculative
+
+SAMPLINGS: list[dict[str, Any]] = [
+    {"temperature": 0.0},
+    {"temperature": 0.8, "seed": 3},
+    {"temperature": 1.0, "top_p": 0.9, "seed": 4, "presence_penalty": 0.5},
+]
+HUNG_SECONDS = 120.0
+
+
+@dataclass
+class Tally:
+    """What came of the requests. `outcomes` counts right, wrong, hung and refused ones (by status)."""
+
+    outcomes: Counter[str] = field(default_factory=Counter)
+    wrong: list[dict[str, str]] = field(default_factory=list)
+    tokens: int = 0
+    kills: int = 0
+    memory: list[dict[str, float]] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def growth(self) -> float:
+        """The gateway's memory at the end over that after the first quarter."""
+        readings = [reading["gateway"] for reading in self.memory]
+        return readings[-1] / readings[len(readings) // 4] if readings else 1.0
+
+
+def soak(
+    model: Path | str,
+    draft_model: Path | str,
+    seconds: float,
+    *,
+    streams: int,
+    every: float,
+    tokens: int,
+    seed: int = 0,
+) -> Tally:
+    """Run it; `every` is the seconds between kills."""
+    tally = Tally()
+    workers: dict[str, Any] = {**BITWISE, "slots": 8, "threads": 1}
+    with Stack() as stack:
+        targets = [stack.target(model, f"target-{i}", **workers) for i in range(2)]
+        drafts = [stack.draft(draft_model, "draft-model", **workers), stack.draft("lookup", "draft-lookup")]
+        pools = {"model": [drafts[0].url], "lookup": [drafts[1].url]}
+        urls = [target.url for target in targets]
+        gateway = stack.gateway(urls, [drafts[1].url], draft_pools=pools, probe_interval_seconds=0.5)
+        stack.wait_ready()
+        with Client(gateway.url, timeout=HUNG_SECONDS) as client, ThreadPoolExecutor(streams + 1) as pool:
+            expected = _expected(client, tokens)
+            until = time.monotonic() + seconds
+            killing = pool.submit(_kill, [*targets, *drafts], until, every, tally, random.Random(0))
+            asking = [pool.submit(_ask, client, expected, until, tokens, tally, number) for number in range(streams)]
+            while time.monotonic() < until:
+                time.sleep(min(5.0, max(0.0, until - time.monotonic())))
+                tally.memory.append({"gateway": gateway.rss() / 2**20})
+            for future in [killing, *asking]:
+                future.result()
+    return tally
+
+
+def _expected(client: Client, tokens: int) -> dict[tuple[int, int], str]:
+    return {
+        (p, s): client.chat(prompt, max_tokens=tokens, speculative={"enabled": False}, **sampling).text
+        for p, prompt in enumerate(SHORT)
+        for s, sampling in enumerate(SAMPLINGS)
+    }
+
+
+def _ask(
+    client: Client, expected: dict[tuple[int, int], str], until: float, tokens: int, tally: Tally, number: int
+) -> None:
+    """One request after another, each drawn, until the time is over."""
+    choose = random.Random(number)
+    while time.monotonic() < until:
+        (p, s), text = choose.choice(list(expected.items()))
+        drafter = choose.choice(["none", "model", "lookup", "lookup"])
+        options = {"max_tokens": tokens, "speculative": speculative(drafter, choose.randint(1, 8)), **SAMPLINGS[s]}
+        found = ""
+        try:
+            answer = client.chat(SHORT[p], stream=choose.random() < 0.7, **options)
+            found = answer.text
+            outcome = "right" if found == text else "wrong"
+        except ApiFailure as failure:
+            outcome = f"refused {failure.status}"
+            time.sleep(0.5)
+        except httpx.TimeoutException:
+            outcome = "hung"
+        with tally.lock:
+            tally.outcomes[outcome] += 1
+            tally.tokens += answer.completion_tokens if outcome == "right" else 0
+            if outcome == "wrong":
+                tally.wrong.append({"drafter": drafter, "expected": text, "found": found, "options": repr(options)})
+
+
+def _kill(workers: list[Process], until: float, every: float, tally: Tally, choose: random.Random) -> None:
+    while time.monotonic() + every < until:
+        time.sleep(every)
+        victim = choose.choice(workers)
+        victim.kill()
+        victim.restart()
+        tally.kills += 1
+        # One at a time: what is shown is that one worker's end is never seen, not that of all of them.
+        victim.wait_ready()

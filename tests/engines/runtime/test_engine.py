@@ -1,0 +1,40 @@
+"""What is built around a runner: its measured steps, and word of a loop that failed."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engines.runtime.engine import measure_step_seconds
+from engines.runtime.loop import EngineLoop
+from engines.runtime.slots import SlotCache
+from protocol.errors import NotReady
+from testing.fakes.runner import FakeRunner
+from testing.wire import async_test
+from tests.engines.runtime.loop_jobs import FOREVER, job
+
+
+def test_only_what_fits_a_slot_is_measured() -> None:
+    assert list(measure_step_seconds(FakeRunner(slot_length=8), repeats=1)) == [1, 2, 4, 8]
+
+
+@async_test
+async def test_a_loop_that_fails_says_so_and_leaves_nobody_waiting() -> None:
+    runner = FakeRunner()
+    reasons: list[str] = []
+    slots = SlotCache(runner.num_slots, runner.copy)
+
+    def broken(*args: Any) -> None:
+        raise RuntimeError("slots are broken")
+
+    slots.acquire = broken  # type: ignore[method-assign]
+    loop = EngineLoop(runner, slots, 4, 64, on_death=reasons.append)
+    loop.start()
+    with pytest.raises(NotReady):
+        await loop.run(job([1, 2, 3]), FOREVER)
+    await asyncio.to_thread(loop.shutdown, 5.0)
+    assert reasons == ["the engine's loop failed"]
+    with pytest.raises(NotReady):
+        await loop.run(job([1, 2, 3]), FOREVER)

@@ -1,0 +1,615 @@
+"""Each fault while a request runs: the text is the target's, the loss is counted, nothing hangs or stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from protocol.errors import BadRequest
+from server.errors import NoTarget, Overloaded
+from server.fleet.failures import WorkerUnreachable
+from server.fleet_backend import Fleet
+from testing.fakes.worker import Answer, Cut, FakeWorker, Reply, error
+from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
+
+PLAINLY = "^no target worker (can go on|is ready)$"
+"""What a client hears: neither a worker's address nor an exception's own words."""
+
+
+async def hang() -> None:
+    await asyncio.sleep(100)
+
+
+def set_to(**values: Any) -> Any:
+    return lambda answer: {**answer, **values}
+
+
+def drafting(ids: list[Any]) -> Any:
+    return set_to(candidates=[{"token_ids": ids, "logprobs": None, "q": None}])
+
+
+LIES_OF_DRAFTS = {
+    "ids outside the vocabulary": drafting([50, 1, 2]),
+    "negative ids": drafting([-1, 1, 2]),
+    "huge ids": drafting([2**63, 1, 2]),
+    "ids that are text": drafting(["a"]),
+    "too long": drafting([1, 2, 3, 4]),
+    "too many": set_to(candidates=[{"token_ids": [1]}] * 2),
+    "another session": set_to(session_id="other"),
+    "another round": set_to(round=77),
+    "NaN time": set_to(timings={"queue_ms": float("nan"), "forward_ms": 0.0, "sample_ms": 0.0, "total_ms": 0.0}),
+    "negative time": set_to(timings={"queue_ms": -1.0, "forward_ms": 0.0, "sample_ms": 0.0, "total_ms": 0.0}),
+    "NaN logprobs": set_to(candidates=[{"token_ids": [1], "logprobs": [float("nan")]}]),
+    "no candidates field": lambda answer: {"round": answer["round"]},
+    "html": lambda answer: b"<html>" + b"x" * 1000,
+    "empty": lambda answer: b"",
+    "ten megabytes": lambda answer: b'{"candidates": [' + b"1," * 5_000_000 + b"1]}",
+    "cut in mid-body": Cut(),
+    "500": error(500, "oops"),
+    "503": error(503, "not_ready"),
+    "429": error(429, "queue_full", {"retry-after": "0.05"}),
+    "400": error(400, "unsupported"),
+    "409 for ever": error(409, "context_mismatch"),
+    "stale round": error(409, "stale_round"),
+    "redirect": Reply(307, b"", {"location": "http://127.0.0.1:1/"}),
+    "hangs": hang,
+}
+
+
+@pytest.mark.parametrize("fault", LIES_OF_DRAFTS.values(), ids=LIES_OF_DRAFTS)
+@pytest.mark.parametrize("always", [False, True])
+def test_a_bad_draft_worker_never_changes_the_text(fault: Any, always: bool) -> None:
+    async def main() -> None:
+        draft = FakeWorker("draft")
+        # Only one that hangs is waited for that long; the others' good answers may be late on a busy machine.
+        seconds = 0.6 if fault is hang else 5.0
+        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=seconds) as fleet:
+            draft.faults.extend([None, None, fault])
+            draft.always = fault if always else None
+            rounds = await collect(fleet, request(60))
+            assert tokens(rounds) == expected(60)
+            assert sum(r.num_drafted for r in rounds) > 0
+            failed = _counted(fleet, "tandem_worker_failures_total") + _counted(fleet, "tandem_context_resends_total")
+            assert failed > 0
+            calls = len(draft.calls)
+            assert tokens(await collect(fleet, request(30))) == expected(30)
+            if not always:
+                assert len(draft.calls) > calls
+
+    asyncio.run(main())
+
+
+def drafting_from(*logprobs: float) -> Any:
+    """One token, with a q of these log-probabilities over ids 0, 1, …; the first is the drafted one's."""
+    q = {"token_ids": list(range(len(logprobs))), "logprobs": list(logprobs)}
+    return set_to(candidates=[{"token_ids": [0], "logprobs": None, "q": [q]}])
+
+
+LIES_OF_Q = {
+    "sums to a little less": drafting_from(math.log(0.9995)),
+    "sums to a little more": drafting_from(math.log(0.9), math.log(0.1005)),
+    "above one": drafting_from(800.0),
+    "no probability for what was drafted": drafting_from(-800.0, 0.0),
+    "without what was drafted": set_to(
+        candidates=[{"token_ids": [0], "logprobs": None, "q": [{"token_ids": [1], "logprobs": [0.0]}]}]
+    ),
+    "names a token twice": set_to(
+        candidates=[{"token_ids": [0], "logprobs": None, "q": [{"token_ids": [0, 0], "logprobs": [math.log(0.5)] * 2}]}]
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", LIES_OF_Q.values(), ids=LIES_OF_Q)
+def test_a_q_that_a_target_would_refuse_never_reaches_it(fault: Any) -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+            draft.faults.extend([None, None, fault])
+            assert tokens(await collect(fleet, request(strategy="probabilistic"))) == expected()
+            assert not draft.faults
+            assert _counted(fleet, "tandem_worker_failures_total") == 1
+            sent = [c for path, call in target.calls if path == "/v1/verify" for c in call.candidates]
+            assert sent
+            assert {q.logprobs[0] for candidate in sent for q in candidate.q or ()} == {0.0}, "the good ones' alone"
+
+    asyncio.run(main())
+
+
+def test_float32_may_leave_a_q_a_little_short() -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        draft.faults.extend([None, drafting_from(math.log(0.99995))])
+        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+            assert tokens(await collect(fleet, request(strategy="probabilistic"))) == expected()
+            assert _counted(fleet, "tandem_worker_failures_total") == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("at", [1, 4], ids=["first draft", "in mid-stream"])
+@pytest.mark.parametrize("field", ["candidates", "candidates.0.q.1.logprobs"])
+def test_a_draft_that_the_target_refuses_costs_the_drafter_not_the_client(at: int, field: str) -> None:
+    """Whatever the gateway's own checks let through."""
+
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+            target.faults.extend([None] * at + [error(400, "bad_request", field=field)])
+            rounds = await collect(fleet, request())
+            assert tokens(rounds) == expected()
+            refused, repeated = (call for _, call in target.calls[at : at + 2])
+            assert refused.candidates
+            assert repeated.candidates == []
+            assert repeated.round > refused.round
+            assert [bool(r.num_drafted) for r in rounds[1:at]] == [True] * (at - 1)
+            assert not any(r.num_drafted for r in rounds[at:]), "what this request drafts is not asked for again"
+            assert _counted(fleet, "tandem_worker_failures_total") == 1
+            (drafter,) = fleet._drafters
+            assert drafter.streams == 0
+            assert sum(r.num_drafted for r in await collect(fleet, request())) > 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("field", [None, "strategy", "sampling.top_p", "candidates_of_another_kind"])
+def test_what_else_a_target_refuses_of_a_round_with_drafts_is_the_clients(field: str | None) -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")], draft_timeout_seconds=5.0) as fleet:
+            target.faults.extend([None, error(400, "bad_request", field=field)])
+            with pytest.raises(BadRequest, match="on purpose"):
+                await collect(fleet, request())
+
+    asyncio.run(main())
+
+
+def test_the_breaker_opens_probes_and_closes() -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        async with fleet_over([target], [draft]) as fleet:
+            breaker = next(iter(fleet._drafters)).breaker
+            draft.always = error(500, "oops")
+            for _ in range(3):
+                assert tokens(await collect(fleet, request(20))) == expected(20)
+            assert not breaker.available
+            calls = len(draft.calls)
+            assert tokens(await collect(fleet, request(20))) == expected(20)
+            assert len(draft.calls) == calls, "an open breaker lets nothing through"
+            draft.always = None
+            await until(lambda: breaker.available)
+            rounds = await collect(fleet, request(40))
+            assert tokens(rounds) == expected(40)
+            assert sum(r.num_drafted for r in rounds) > 0
+            assert {breaker.state} == {"closed"}
+
+    asyncio.run(main())
+
+
+def test_a_draft_worker_that_reads_slowly_is_not_waited_for() -> None:
+    async def main() -> None:
+        draft = FakeWorker("draft")
+        draft.faults.append(hang)
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
+            began = time.monotonic()
+            assert tokens(await collect(fleet, request(60))) == expected(60)
+            assert time.monotonic() - began < 5.0
+
+    asyncio.run(main())
+
+
+def test_a_draft_worker_killed_and_restarted() -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        target.seconds = 0.003
+        async with fleet_over([target], [draft]) as fleet:
+            stream = fleet.rounds(request(600))
+            got: list[int] = []
+            after = 0
+            async for round_ in stream:
+                got += round_.token_ids
+                if len(got) > 50 and draft.up and not after:
+                    await draft.kill()
+                if len(got) > 100 and not draft.up:
+                    await draft.start()
+                    after = 1
+                if after and round_.num_drafted:
+                    after = 2
+            assert got == expected(600)
+            assert after == 2
+
+    asyncio.run(main())
+
+
+LIES_OF_TARGETS = {
+    "wrong accepted tokens": set_to(num_accepted=2, token_ids=[7, 7, 7], acceptance_mask=[True, True, False]),
+    "more accepted than drafted": set_to(num_accepted=9),
+    "no tokens": set_to(token_ids=[]),
+    "too many tokens": set_to(token_ids=[1] * 100),
+    "ids outside the vocabulary": set_to(token_ids=[50]),
+    "a candidate not sent": set_to(candidate=5),
+    "another session": set_to(session_id="other"),
+    "another round": set_to(round=99),
+    "stops too early": set_to(stop_reason="length"),
+    "stops at another token": set_to(stop_reason="stop_token", stop_token_id=48, token_ids=[3], num_accepted=0),
+    "infinite time": lambda answer: json.dumps(answer).replace('"total_ms": 0.0', '"total_ms": Infinity').encode(),
+    "html": lambda answer: b"<html>",
+    "ten megabytes": lambda answer: b'{"token_ids": [' + b"1," * 5_000_000 + b"1]}",
+    "cut in mid-body": Cut(),
+    "500": error(500, "oops"),
+    "503": error(503, "engine_failure"),
+    "429": error(429, "queue_full", {"retry-after": "0.05"}),
+    "session evicted": error(409, "context_mismatch"),
+    "stale round": error(409, "stale_round"),
+}
+
+
+@pytest.mark.parametrize("fault", LIES_OF_TARGETS.values(), ids=LIES_OF_TARGETS)
+def test_a_target_that_fails_once_is_asked_again(fault: Any) -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")]) as fleet:
+            for at in (0, 3):
+                target.faults.extend([None] * at + [fault])
+                assert tokens(await collect(fleet, request(20))) == expected(20)
+                assert not target.faults
+
+    asyncio.run(main())
+
+
+PLAIN_FAULTS = {
+    name: LIES_OF_TARGETS[name]
+    for name in ("ids outside the vocabulary", "no tokens", "html", "ten megabytes", "cut in mid-body", "500", "429")
+}
+
+
+@pytest.mark.parametrize("fault", PLAIN_FAULTS.values(), ids=PLAIN_FAULTS)
+def test_plain_decoding_goes_on_after_a_fault(fault: Any) -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], []) as fleet:
+            target.faults.append(fault)
+            assert tokens(await collect(fleet, replace(request(20), speculation=PLAIN))) == expected(20)
+
+    asyncio.run(main())
+
+
+def test_a_stream_that_breaks_in_the_middle_is_taken_up_where_it_broke() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        seen = 0
+
+        def break_at_seven(answer: Answer) -> Answer | bytes:
+            nonlocal seen
+            seen += 1
+            return b"nonsense" if seen == 7 else answer
+
+        target.faults.append(break_at_seven)
+        async with fleet_over([target], []) as fleet:
+            assert tokens(await collect(fleet, replace(request(20), speculation=PLAIN))) == expected(20)
+            assert target.calls[1][1].max_tokens == 14
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("speculative", [False, True])
+def test_a_target_killed_and_restarted_in_mid_stream(speculative: bool) -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        target.seconds = 0.002
+        async with fleet_over([target], [draft]) as fleet:
+            asked = request(120) if speculative else replace(request(120), speculation=PLAIN)
+            got: list[int] = []
+            restart: asyncio.Task[None] | None = None
+
+            async def restart_it() -> None:
+                await target.kill()
+                await asyncio.sleep(0.2)
+                await target.start()
+
+            async for round_ in fleet.rounds(asked):
+                got += round_.token_ids
+                if len(got) > 40 and restart is None:
+                    restart = asyncio.create_task(restart_it())
+            assert got == expected(120)
+            assert restart is not None
+            await restart
+
+    asyncio.run(main())
+
+
+def test_one_of_two_targets_killed() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        for target in targets:
+            target.seconds = 0.002
+        async with fleet_over(targets, [FakeWorker("draft")]) as fleet:
+            streams = [asyncio.create_task(collect(fleet, request(100, prompt=[i + 1] * 9))) for i in range(6)]
+            await until(lambda: all(len(target.calls) > 6 for target in targets))
+            await targets[0].kill()
+            for i, stream in enumerate(streams):
+                assert tokens(await stream) == expected(100, [i + 1] * 9)
+
+    asyncio.run(main())
+
+
+def test_no_replica_with_other_weights_takes_over() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        targets[1].fingerprint = "weights-2"
+        async with fleet_over(targets, [], recovery_timeout_seconds=0.4) as fleet:
+            asked = replace(request(2000), speculation=PLAIN)
+            targets[0].seconds = targets[1].seconds = 0.002
+            with pytest.raises(NoTarget):  # noqa: PT012
+                async for _ in fleet.rounds(asked):
+                    used = [target for target in targets if target.calls]
+                    if used[0].up:
+                        await used[0].kill()
+            assert sum(bool(target.calls) for target in targets) == 1
+
+    asyncio.run(main())
+
+
+def test_a_target_that_comes_back_with_other_weights_does_not_go_on() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [], recovery_timeout_seconds=0.4, probe_interval_seconds=60.0) as fleet:
+            target.seconds = 0.002
+            killed = False
+            with pytest.raises(NoTarget):  # noqa: PT012
+                async for _ in fleet.rounds(replace(request(2000), speculation=PLAIN)):
+                    if not killed:
+                        killed = True
+                        await target.kill()
+                        target.fingerprint = "weights-2"
+                        await target.start()
+
+    asyncio.run(main())
+
+
+def test_all_targets_gone_before_the_first_token() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")], start_timeout_seconds=0.3) as fleet:
+            await target.kill()
+            with pytest.raises(NoTarget, match=PLAINLY):
+                await collect(fleet, request())
+            await until(lambda: not fleet.ready()[0])
+            with pytest.raises(NoTarget):
+                await collect(fleet, request())
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("fault", [Cut(), error(500, "oops"), hang], ids=["cut", "500", "hangs"])
+def test_what_targets_failed_of_is_logged_and_not_told(fault: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [], start_timeout_seconds=0.2, verify_timeout_seconds=0.2) as fleet:
+            target.always = fault
+            with pytest.raises(NoTarget, match=PLAINLY):
+                await collect(fleet, request())
+
+    asyncio.run(main())
+    assert "no target worker can go on: " in caplog.text
+
+
+def test_all_targets_gone_in_mid_stream() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")], recovery_timeout_seconds=0.3) as fleet:
+            got: list[int] = []
+            with pytest.raises(NoTarget, match=PLAINLY):  # noqa: PT012
+                async for round_ in fleet.rounds(request(400)):
+                    got += round_.token_ids
+                    if len(got) > 20 and target.up:
+                        await target.kill()
+            assert got == expected(len(got))
+
+    asyncio.run(main())
+
+
+def test_an_overloaded_target_is_told_to_the_client_before_any_token() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [], start_timeout_seconds=2.0) as fleet:
+            target.always = error(429, "queue_full", {"retry-after": "7"})
+            with pytest.raises(Overloaded) as caught:
+                await collect(fleet, request())
+            assert caught.value.headers["retry-after"] == "7"
+            assert len(target.calls) < 10
+
+    asyncio.run(main())
+
+
+def test_a_busy_target_passes_the_request_to_another() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        async with fleet_over(targets, []) as fleet:
+            targets[0].always = error(429, "queue_full", {"retry-after": "30"})
+            for _ in range(3):
+                assert tokens(await collect(fleet, request(10))) == expected(10)
+
+    asyncio.run(main())
+
+
+def test_what_a_target_refuses_is_not_asked_again() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], []) as fleet:
+            target.always = error(422, "bad_request")
+            with pytest.raises(BadRequest, match="on purpose"):
+                await collect(fleet, request())
+            assert len(target.calls) == 1
+
+    asyncio.run(main())
+
+
+def test_a_retry_repeats_its_round_and_its_question() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [FakeWorker("draft")]) as fleet:
+            target.faults.extend([None, None, error(503, "engine_failure")])
+            assert tokens(await collect(fleet, request(20))) == expected(20)
+            first, second = (call for _, call in target.calls[2:4])
+            assert (first.round, first.candidates, first.max_tokens) == (
+                second.round,
+                second.candidates,
+                second.max_tokens,
+            )
+
+    asyncio.run(main())
+
+
+def test_retries_are_bounded_by_a_budget() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], [], start_timeout_seconds=0.5) as fleet:
+            target.always = error(500, "oops")
+            results = await asyncio.gather(*(collect(fleet, request()) for _ in range(30)), return_exceptions=True)
+            assert all(isinstance(result, NoTarget) for result in results)
+            assert len(target.calls) < 30 + 70
+
+    asyncio.run(main())
+
+
+def _counted(fleet: Fleet, name: str) -> float:
+    return sum(
+        sample.value
+        for collector in fleet.collectors()
+        for family in collector.collect()
+        for sample in family.samples
+        if sample.name == name
+    )
+
+
+def test_streams_that_are_cut_over_and_over_do_not_open_the_breaker() -> None:
+    """Each brought rounds, so the worker is well: only its connections are not."""
+
+    def cut_after(sent: int) -> Any:
+        def change(answer: Answer) -> Any:
+            nonlocal sent
+            sent -= 1
+            return answer if sent >= 0 else b'{"cut'
+
+        return change
+
+    async def main() -> None:
+        target = FakeWorker("target")
+        target.faults.extend(cut_after(2) for _ in range(8))
+        async with fleet_over([target], []) as fleet:
+            (worker,) = fleet._targets
+            assert tokens(await collect(fleet, replace(request(), speculation=PLAIN))) == expected()
+            assert len(target.calls) == 9
+            assert worker.breaker.state == "closed"
+
+    asyncio.run(main())
+
+
+def test_the_only_target_is_asked_though_its_breaker_is_open() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        async with fleet_over([target], []) as fleet:
+            (worker,) = fleet._targets
+            while worker.breaker.state != "open":
+                worker.breaker.failure()
+            for asked in (request(), replace(request(), speculation=PLAIN)):
+                assert tokens(await collect(fleet, asked)) == expected()
+            assert worker.breaker.state == "closed", "it has shown that it is well"
+
+    asyncio.run(main())
+
+
+def test_a_target_with_an_open_breaker_is_left_alone_while_there_is_another() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        async with fleet_over(targets, []) as fleet:
+            first, _ = fleet._targets
+            while first.breaker.state != "open":
+                first.breaker.failure()
+            assert tokens(await collect(fleet, request())) == expected()
+            assert targets[0].calls == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("speculative", [False, True])
+def test_a_frozen_target_is_left_as_soon_as_it_is_found_down(speculative: bool) -> None:
+    """It keeps its connections and says nothing; the call itself would be waited for 60 seconds."""
+
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        draft = FakeWorker("draft")
+
+        async def freeze() -> None:
+            targets[0].loaded = False  # what the next look finds
+            await hang()
+
+        targets[0].faults.append(freeze)
+        asked = request() if speculative else replace(request(), speculation=PLAIN)
+        async with fleet_over(targets, [draft]) as fleet:
+            async with asyncio.timeout(10):
+                assert tokens(await collect(fleet, asked)) == expected()
+            assert targets[1].calls
+
+    asyncio.run(main())
+
+
+def test_the_only_target_is_waited_for_though_it_is_found_down() -> None:
+    """It may merely be busy: to begin anew would cost what it has done."""
+
+    async def main() -> None:
+        target = FakeWorker("target")
+        found_down = asyncio.Event()
+
+        async def slow() -> None:
+            target.loaded = False
+            await found_down.wait()
+
+        target.faults.append(slow)
+        async with fleet_over([target], []) as fleet:
+            (worker,) = fleet._targets
+            running = asyncio.create_task(collect(fleet, replace(request(), speculation=PLAIN)))
+            await until(lambda: worker.state == "down")
+            target.loaded = True
+            found_down.set()
+            assert tokens(await running) == expected()
+            assert len(target.calls) == 1
+
+    asyncio.run(main())
+
+
+def test_a_lost_delete_is_repeated() -> None:
+    async def main() -> None:
+        target = FakeWorker("target")
+        target.delete_faults.extend([error(503, "not_ready"), error(500, "oops")])
+        async with fleet_over([target], []) as fleet:
+            await collect(fleet, request())
+            await until(lambda: not target.sessions)
+            assert not target.delete_faults
+
+    asyncio.run(main())
+
+
+def test_one_cut_connection_does_not_move_other_streams() -> None:
+    async def main() -> None:
+        targets = [FakeWorker("target"), FakeWorker("target")]
+        going_on = asyncio.Event()
+        targets[0].faults.append(going_on.wait)
+        async with fleet_over(targets, [], probe_interval_seconds=60.0) as fleet:
+            first, _ = fleet._targets
+            running = asyncio.create_task(collect(fleet, replace(request(), speculation=PLAIN)))
+            await until(lambda: targets[0].calls)
+            with pytest.raises(WorkerUnreachable), first.judged():
+                raise WorkerUnreachable("cut", "a connection of another stream")
+            await until(lambda: first.state == "ready")
+            going_on.set()
+            assert tokens(await running) == expected()
+            assert (len(targets[0].calls), len(targets[1].calls)) == (1, 0)
+
+    asyncio.run(main())

@@ -1,0 +1,362 @@
+"""Whatever a stranger sends gets a clear answer of OpenAI's shape."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from api_doubles import MODEL, Running, ScriptedBackend, Start, served_model
+
+HI = [{"role": "user", "content": "Hi"}]
+OK = {"model": MODEL, "messages": HI}
+
+
+def error(response: Any, status: int = 400) -> dict[str, Any]:
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    return body["error"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"max_tokens": "5"}, "max_tokens"),
+        ({"max_tokens": 5.5}, "max_tokens"),
+        ({"max_tokens": 1e300}, "max_tokens"),
+        ({"max_tokens": True}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
+        ({"seed": 2**63}, "seed"),
+        ({"seed": 2**70}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"stop": [str(number) for number in range(17)]}, "stop"),
+        ({"logit_bias": {"1": 1, "01": 1}}, "logit_bias"),
+        ({"stop": ["a", 5]}, "stop[1]"),
+        ({"stop": "x" * 5000}, "stop"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream": True, "stream_options": {"foo": 1}}, "stream_options.foo"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hi"}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"content": "Hi"}]}, "messages[0].role"),
+        ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0].role"),
+        ({"messages": [5]}, "messages[0]"),
+        ({"messages": [{"role": "user", "user": "x"}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "user", "content": [{"type": "x"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "tool", "content": "Hi"}]}, "messages[0].tool_call_id"),
+        ({"logit_bias": {"x": 1}}, "logit_bias"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias"),
+        ({"logit_bias": {"²": 1}}, "logit_bias"),
+        ({"logit_bias": {"7": 101}}, "logit_bias.7"),
+        ({"stop_token_ids": [100_000]}, "stop_token_ids"),
+        ({"top_k": -2}, "top_k"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"min_tokens": 9, "max_tokens": 5}, "min_tokens"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+        ({"structured_outputs": {}}, "structured_outputs"),
+        ({"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+        ({"speculative": {"foo": 1}}, "speculative.foo"),
+        ({"speculative": {"draft_tokens": 0}}, "speculative.draft_tokens"),
+        ({"speculative": {"draft_tokens": 33}}, "speculative.draft_tokens"),
+        ({"speculative": {"draft_tokens": "5"}}, "speculative.draft_tokens"),
+        ({"speculative": {"draft_tokens": 5, "max_speculation_depth": 4}}, "speculative.draft_tokens"),
+        ({"speculative": {"num_candidates": 9}}, "speculative.num_candidates"),
+        ({"speculative": {"strategy": "luck"}}, "speculative.strategy"),
+        ({"speculative": {"acceptance_threshold": 1.5}}, "speculative.acceptance_threshold"),
+        ({"speculative": {"candidate_top_p": 0}}, "speculative.candidate_top_p"),
+        ({"speculative": {"draft_model": "nope"}}, "speculative.draft_model"),
+        ({"speculative": {"log_decisions": True}}, "speculative.log_decisions"),
+        ({"speculative": {"strategy": "probabilistic", "num_candidates": 2}}, "speculative.num_candidates"),
+        ({"speculative": "on"}, "speculative"),
+        ({"model": 5}, "model"),
+        ({"metadata": {"x" * 65: "a"}}, f"metadata.{'x' * 65}"),
+    ],
+)
+def test_a_bad_value_is_named(gateway: Running, changes: dict[str, Any], param: str) -> None:
+    assert error(gateway.chat(**changes))["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}}, "response_format"),
+        ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
+        ({"logprobs": True, "top_logprobs": 6}, "logprobs"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, None),
+        ({"best_of": 2}, "best_of"),
+        ({"guided_regex": "a"}, "guided_regex"),
+        ({"modalities": ["audio"]}, "modalities"),
+        ({"functions": [{"name": "f"}]}, "functions"),
+        ({"chat_template": "x"}, "chat_template"),
+        ({"speculative": {"strategy": "greedy"}}, "speculative.strategy"),
+        ({"speculative": {"num_candidates": 5}}, "speculative.num_candidates"),
+        ({"speculative": {"draft_tokens": 17}}, "speculative.draft_tokens"),
+    ],
+)
+def test_what_cannot_be_honoured_is_refused(gateway: Running, changes: dict[str, Any], param: str | None) -> None:
+    found = error(gateway.chat(**changes))
+    assert found["code"] == "unsupported_parameter"
+    assert param is None or found["param"] == param
+
+
+def test_neutral_values_of_refused_fields_pass(gateway: Running) -> None:
+    assert gateway.chat(best_of=1, guided_regex=None, use_beam_search=False, priority=0).status_code == 200
+    assert error(gateway.chat(best_of=True))["param"] == "best_of"
+
+
+PREDICTION = {"type": "content", "content": "the quick"}
+
+
+@pytest.mark.parametrize(
+    ("able", "body", "param"),
+    [
+        ({"q": False}, {"speculative": {"strategy": "probabilistic"}}, "speculative.strategy"),
+        ({"max_candidates": 1}, {"speculative": {"num_candidates": 2}}, "speculative.num_candidates"),
+        ({"max_draft_tokens": 4}, {"speculative": {"draft_tokens": 5}}, "speculative.draft_tokens"),
+        ({"prediction": False}, {"prediction": PREDICTION}, "prediction"),
+    ],
+)
+def test_what_a_drafter_cannot_do_matters_to_those_who_use_it(
+    start: Start, able: dict[str, Any], body: dict[str, Any], param: str
+) -> None:
+    running = start(ScriptedBackend(served=served_model(of_small=able, prediction=True)))
+    block = body.get("speculative", {})
+    for name in (None, "lookup"):
+        assert running.chat(**{**body, "speculative": {**block, "draft_model": name}}).status_code == 200
+    refused = error(running.chat(**{**body, "speculative": {**block, "draft_model": "small"}}))
+    assert (refused["param"], refused["code"]) == (param, "unsupported_parameter")
+
+
+def test_capabilities_decide(start: Start) -> None:
+    bare = start(
+        ScriptedBackend(served=served_model(sampling=["temperature"], max_logprobs=0, strategies=["deterministic"]))
+    )
+    assert bare.chat(temperature=0.5, top_p=1.0, presence_penalty=0).status_code == 200
+    for changes, param in [
+        ({"top_p": 0.9}, "top_p"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"min_tokens": 1}, "min_tokens"),
+        ({"logprobs": True}, "logprobs"),
+        ({"speculative": {"strategy": "threshold"}}, "speculative.strategy"),
+    ]:
+        found = error(bare.chat(**changes))
+        assert (found["param"], found["code"]) == (param, "unsupported_parameter")
+    assert bare.chat(speculative={"enabled": False, "strategy": "deterministic"}).status_code == 200
+    grammar = start(ScriptedBackend(served=served_model(grammar_types=["json_schema", "choice"])))
+    format = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    assert grammar.chat(response_format=format).status_code == 200
+    asked = grammar.backend.requests[-1]
+    assert asked.grammar is not None
+    assert (asked.grammar.type, asked.grammar.value) == ("json_schema", '{"type":"object"}')
+    assert asked.grammar.start == len(asked.prompt)
+
+
+def test_unknown_fields_are_named(gateway: Running) -> None:
+    found = error(gateway.chat(temprature=1))
+    assert (found["param"], found["code"]) == ("temprature", "unknown_parameter")
+    assert found["message"] == "Unknown parameter: 'temprature'."
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stop": 5}, "Invalid value for 'stop': should be a valid string or a list"),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "Invalid value for 'messages[0].content': should be a valid string or a list",
+        ),
+        (
+            {"messages": [{"role": "user", "content": []}]},
+            "Invalid value for 'messages[0].content': List should have at least 1 item after validation, not 0",
+        ),
+        ({"speculative": "on"}, "Invalid value for 'speculative': should be an object"),
+        ({"messages": [5]}, "Invalid value for 'messages[0]': should be an object"),
+        ({"messages": [{"content": "Hi"}]}, "Missing required parameter: 'messages[0].role'."),
+        (
+            {"tool_choice": 5},
+            "Invalid value for 'tool_choice': should be 'none', 'auto', 'required' or 'any' or an object",
+        ),
+        (
+            {"messages": [{"role": "robot"}]},
+            "Invalid value for 'messages[0].role': "
+            "should be one of 'system', 'developer', 'user', 'assistant', 'tool', 'function'",
+        ),
+    ],
+)
+def test_what_was_wanted_is_said_in_words_of_json(gateway: Running, changes: dict[str, Any], message: str) -> None:
+    assert error(gateway.chat(**changes))["message"] == message
+
+
+def test_what_was_sent_is_not_sent_back_whole(gateway: Running) -> None:
+    long = "x" * 200_000
+    named = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    for changes in [
+        {long: 1},
+        {"logit_bias": {long: 101}},
+        {"messages": [{"role": long}]},
+        {**named, "tool_choice": {"type": "function", "function": {"name": long}}},
+    ]:
+        response = gateway.chat(**changes)
+        error(response)
+        assert len(response.text) < 2000
+
+
+def test_missing_fields_are_named(gateway: Running) -> None:
+    found = error(gateway.post("/v1/chat/completions", {"model": MODEL}))
+    assert (found["param"], found["code"]) == ("messages", "missing_required_parameter")
+    assert error(gateway.post("/v1/chat/completions", {"messages": HI}))["param"] == "model"
+
+
+def test_an_unknown_model(gateway: Running) -> None:
+    assert error(gateway.chat(model="nope"), 404)["code"] == "model_not_found"
+    answer = gateway.post("/v1/responses", json={"model": "nope", "input": "Hi"})
+    assert error(answer, 404)["code"] == "model_not_found"
+    assert error(gateway.get("/v1/models/nope/nope"), 404)["code"] == "model_not_found"
+    assert error(gateway.post("/v1/completions", {"model": "nope", "prompt": "x"}), 404)["param"] == "model"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nope",
+        b"[]",
+        b'"x"',
+        b"null",
+        b"\xff\xfe",
+        b'{"model": "\xff"}',
+        b'{"model": 1e999}',
+        b'{"model": NaN}',
+        b"[" * 100_000,
+        b'{"model": ' + b"[" * 100_000,
+        b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
+        b'{"model": "tiny/model", "messages": [{"role": "user", "content": "\x00"}]}',
+    ],
+    ids=range(14),
+)
+def test_bodies_that_are_no_json(gateway: Running, body: bytes) -> None:
+    response = gateway.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    assert error(response)["code"] == "invalid_json"
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
+@pytest.mark.parametrize("depth", [100, 250, 500, 900])
+def test_nested_values_do_no_harm(start: Start, depth: int) -> None:
+    running = start(ScriptedBackend(served=served_model(grammar_types=["json_schema"])))
+    format = {"type": "json_schema", "json_schema": {"name": "a", "schema": nested(depth)}}
+    assert running.chat(response_format=format).status_code in (200, 400)
+    assert running.chat(chat_template_kwargs={"x": nested(depth)}).status_code in (200, 400)
+    assert running.chat(foo=nested(depth)).status_code == 400
+    assert running.chat(speculative=nested(depth)).status_code == 400
+
+
+@pytest.mark.parametrize("content", ["\x00", "\u2028\ufeff", "😀" * 50, "<|end|>" * 10, "{{ 1/0 }}{% raw %}", " "])
+def test_odd_text_is_text(gateway: Running, content: str) -> None:
+    assert gateway.chat(messages=[{"role": "user", "content": content}]).status_code == 200
+
+
+def test_content_types(gateway: Running) -> None:
+    body = json.dumps(OK).encode()
+    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
+        response = gateway.post("/v1/chat/completions", content=body, headers={"content-type": kind})
+        assert error(response, 415)["code"] == "unsupported_media_type"
+    with_charset = {"content-type": "Application/JSON; charset=utf-8"}
+    assert gateway.post("/v1/chat/completions", content=body, headers=with_charset).status_code == 200
+
+
+def test_unknown_addresses_and_methods(gateway: Running) -> None:
+    assert error(gateway.get("/v1/nope"), 404)["code"] == "not_found"
+    found = gateway.get("/v1/chat/completions")
+    assert error(found, 405)["code"] == "method_not_allowed"
+    assert found.headers["allow"] == "POST"
+
+
+def test_large_bodies(start: Start) -> None:
+    running = start(max_body_bytes=2000)
+    assert error(running.chat(user="x" * 3000), 413)["code"] == "request_too_large"
+
+    def chunks() -> Any:
+        for _ in range(100):
+            yield b" " * 100
+
+    json_type = {"content-type": "application/json"}
+    response = running.http.post(running.url + "/v1/chat/completions", content=chunks(), headers=json_type)
+    assert error(response, 413)["code"] == "request_too_large"
+
+
+def test_limits(start: Start) -> None:
+    running = start(max_messages=2, max_prompt_tokens=20, max_choices=2, max_stop_strings=1, max_stop_string_chars=3)
+    assert error(running.chat(messages=HI * 3))["param"] == "messages"
+    assert error(running.chat(messages=[{"role": "user", "content": "x" * 50}]))["code"] == "context_length_exceeded"
+    assert error(running.chat(n=3))["param"] == "n"
+    assert error(running.chat(stop=["a", "b"]))["param"] == "stop"
+    assert error(running.chat(stop="abcd"))["param"] == "stop"
+
+
+def test_context_overflow(gateway: Running) -> None:
+    found = error(gateway.chat(messages=[{"role": "user", "content": "x" * 600}]))
+    assert (found["code"], found["param"]) == ("context_length_exceeded", "messages")
+    assert error(gateway.chat(max_tokens=510))["code"] == "context_length_exceeded"
+
+
+def test_before_a_target_is_there(start: Start) -> None:
+    running = start(ScriptedBackend(served=None))
+    response = running.chat()
+    assert error(response, 503)["code"] == "not_ready"
+    assert int(response.headers["retry-after"]) > 0
+    assert running.get("/v1/models").status_code == 503
+    assert running.get("/health").status_code == 200
+    assert running.get("/ready").status_code == 503
+
+
+def test_a_model_without_a_template(start: Start) -> None:
+    model = served_model()
+    bare = model.tokenizer.model_copy(update={"chat_template": None})
+    running = start(ScriptedBackend(served=served_model(tokenizer=bare)))
+    found = error(running.chat())
+    assert "/v1/completions" in found["message"]
+    assert running.post("/v1/completions", {"model": MODEL, "prompt": "the"}).status_code == 200
+
+
+def test_a_template_that_refuses(start: Start) -> None:
+    template = "{% if messages|length > 1 %}{{ raise_exception('one at a time') }}{% endif %}x{{ messages[0].foo.bar }}"
+    broken = served_model().tokenizer.model_copy(update={"chat_template": template})
+    running = start(ScriptedBackend(served=served_model(tokenizer=broken)))
+    assert "one at a time" in error(running.chat(messages=HI * 2))["message"]
+    assert error(running.chat())["code"] == "chat_template_error"
+
+
+def test_a_broken_tokenizer_is_no_crash(start: Start) -> None:
+    broken = served_model().tokenizer.model_copy(update={"tokenizer_json": "{}"})
+    running = start(ScriptedBackend(served=served_model(tokenizer=broken)))
+    assert error(running.chat(), 503)["code"] == "not_ready"
+    assert running.get("/ready").status_code == 503

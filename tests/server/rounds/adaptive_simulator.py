@@ -1,0 +1,129 @@
+"""Decoding on a virtual clock: what a planner achieves against drafters of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from protocol.messages import StepTime
+from server.fleet.times import DraftTimes, StepTimes
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
+
+
+@dataclass
+class World:
+    """A target and a drafter. Times are seconds; `stalls` says whether the draft of this call never comes.
+
+    Where more than one candidate is drafted each draft token takes `branching` longer, and each further candidate has
+    `rescue` of a chance to go on where candidate 0 went wrong.
+    """
+
+    acceptance: Callable[[int], float] = lambda token: 0.8
+    fixed: float = 0.002
+    per_token: float = 0.002
+    step: float = 0.030
+    per_row: float = 0.002
+    round_trip: float = 0.002
+    deadline: float = 0.3
+    stalls: Callable[[int], bool] = lambda call: False
+    noise: float = 0.1
+    branching: float = 0.0
+    rescue: float = 0.0
+    claimed_row: float | None = None
+    others: int = 0
+    rng: Random = field(default_factory=lambda: Random(1))
+
+    def noisy(self, seconds: float) -> float:
+        return seconds * self.rng.uniform(1 - self.noise, 1 + self.noise)
+
+    def verify(self, rows: int) -> float:
+        return self.step + self.per_row * (rows + self.others - 1)
+
+    def draft(self, plan: RoundPlan) -> float:
+        per_token = self.per_token + (self.branching if plan.num_candidates > 1 else 0.0)
+        return self.fixed + per_token * plan.draft_tokens
+
+    def accepted(self, plan: RoundPlan, done: int) -> tuple[int, int]:
+        """Of a draft that came, and how many of them candidates beyond the first have won."""
+        alone = self._chain(0, plan.draft_tokens, done)
+        others = plan.num_candidates - 1
+        if others and alone < plan.draft_tokens and self.rng.random() > (1.0 - self.rescue) ** others:
+            accepted = self._chain(alone + 1, plan.draft_tokens, done)
+            return accepted, accepted - alone
+        return alone, 0
+
+    def _chain(self, accepted: int, drafted: int, done: int) -> int:
+        while accepted < drafted and self.rng.random() < self.acceptance(done):
+            accepted += 1
+        return accepted
+
+    def curve(self) -> list[StepTime]:
+        per_row = self.per_row if self.claimed_row is None else self.claimed_row
+        return [StepTime(rows=rows, seconds=self.step + per_row * (rows - 1)) for rows in (1, 2, 4, 8, 16, 32, 64)]
+
+    def times(self) -> Times:
+        return Times(StepTimes(self.curve()), DraftTimes([StepTime(rows=1, seconds=self.per_token)]))
+
+    @property
+    def plain(self) -> float:
+        return self.verify(1)
+
+
+def decode(
+    world: World, planner: AdaptivePlanner | FixedPlanner, times: Times, tokens: int, start: int = 0
+) -> list[float]:
+    """The virtual time at which each token was there."""
+    now, done, calls = 0.0, 0, start
+    arrivals: list[float] = []
+    while done < tokens:
+        plan = planner.plan(times)
+        if plan.draft_tokens == 0:
+            for _ in range(min(plan.plain_tokens, tokens - done)):
+                took = world.noisy(world.plain)
+                times.steps.observe_plain(1 + world.others, took)
+                planner.observe_plain(1)
+                now, done = now + took, done + 1
+                arrivals.append(now)
+            continue
+        calls += 1
+        failed = world.stalls(calls)
+        draft = world.deadline if failed else world.noisy(world.draft(plan))
+        drafted = 0 if failed else plan.draft_tokens
+        accepted, gain = (0, 0) if failed else world.accepted(plan, done)
+        # Further candidates leave the first one half-way.
+        rows = 1 + drafted + (plan.num_candidates - 1) * ((drafted + 1) // 2)
+        engine = world.noisy(world.verify(rows))
+        wall = engine + world.round_trip
+        times.steps.observe_verify(rows, rows + world.others, engine, wall)
+        if not failed:
+            times.drafts.observe(plan.draft_tokens, draft, plan.num_candidates)
+        planner.observe(
+            RoundOutcome(
+                asked=plan.draft_tokens,
+                num_candidates=plan.num_candidates,
+                drafted=drafted,
+                accepted=accepted,
+                emitted=accepted + 1,
+                gain=gain,
+                draft_seconds=draft,
+                draft_failed=failed,
+                verify_seconds=wall,
+                rows=rows,
+            ),
+            times,
+        )
+        now, done = now + draft + wall, done + accepted + 1
+        arrivals += [now] * (accepted + 1)
+    return arrivals
+
+
+def adaptive(
+    pair: PairState | None = None, draft_tokens: int = 5, most: int = 8, num_candidates: int = 1
+) -> AdaptivePlanner:
+    return AdaptivePlanner(pair or PairState(), draft_tokens, most, num_candidates)
+
+
+def speed_up(world: World, arrivals: list[float], first: int, last: int) -> float:
+    """Against plain decoding, over tokens `first` to `last`."""
+    return (last - first) * world.plain / (arrivals[last - 1] - arrivals[first - 1])
