@@ -69,7 +69,7 @@ class WorkerClient:
     ) -> AsyncIterator[VerifyResponse]:
         """Rounds until `max_tokens` or a stop; `seconds` is the longest wait for one. Closing it stops the worker.
 
-        Ends without error only if the last round says why it stopped, or `max_tokens` were emitted.
+        Ends without error only if the last round has a stop reason, or `max_tokens` were emitted.
         """
         remaining = request.max_tokens
         lines = self._transport.lines(

@@ -67,7 +67,7 @@ class Plan:
         completion = sum(choice.counts.completion_tokens for choice in self.choices)
         accepted = sum(choice.counts.accepted for choice in self.choices)
         drafted = sum(choice.counts.drafted for choice in self.choices)
-        # A prompt counts once, however many choices it has: its first choice tells what was held of it.
+        # A prompt counts once, however many choices it has: its first choice reports what was held of it.
         firsts = [choice.counts.cached_prompt_tokens for choice in self.choices if choice.request.choice_index == 0]
         cached = [tokens for tokens in firsts if tokens is not None]
         return Usage(

@@ -31,7 +31,7 @@ def call_grammar(form: CallFormat, use: ToolUse, start: int, special_ids: Mappin
 
 
 def call_or(grammar: Grammar, form: CallFormat, use: ToolUse, special_ids: Mapping[str, int]) -> Grammar:
-    """Calls as call_grammar has them, or else what `grammar` says."""
+    """Calls as call_grammar has them, or else what `grammar` permits."""
     either = {"type": "or", "elements": [call_format(form, use, special_ids), as_format(grammar)]}
     return Grammar(
         type="structural_tag",

@@ -12,7 +12,7 @@ class CallFormat:
     `opener` begins a call, or a list of calls where `array`; `closer` ends it. `bare`: a call may also stand without
     the opener where the text begins. `separators` may stand between calls after one opener. `arguments` is the key the
     model was trained to write (both are read). `special`: the opener is a special token and must stay in the text
-    (skip_special_tokens off) to be seen. `id_length`: of a call's id, where templates insist on one.
+    (skip_special_tokens off) to be seen. `id_length`: of a call's id, if templates insist on one.
     """
 
     name: str
@@ -41,7 +41,7 @@ FORMATS: dict[str, CallFormat] = {
 
 
 def choose(chat_template: str, model_id: str = "", setting: str = "auto") -> CallFormat | None:
-    """The format that the chat template writes, else the one that the model's name suggests; None if neither says.
+    """The format that the chat template writes, else the one that the model's name suggests; None if neither does.
 
     `setting` names one of FORMATS, or is "auto" or "none". Raises ValueError, naming what there is, for another.
     """

@@ -14,7 +14,7 @@ from server.reading.tools.reader import CallReader
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """Text that is no part of a call."""
+    """Text that is not part of a call."""
 
     text: str
 
@@ -65,7 +65,7 @@ class ToolParser:
         self._space = ""  # whitespace that is content if content follows
         self._mark = ""  # what has been read of an opener or closer
         self._reader = CallReader(self._names)
-        self._started = False  # whether the call that is being read has been told
+        self._started = False  # whether the call that is being read has been reported
         self._follows_call = False  # whether no content has come since the last call
         self._events: list[Event] = []
         self.num_calls = 0

@@ -47,3 +47,19 @@ def test_an_error_names_its_field(tools: Any, choice: Any, parallel: bool | None
     with pytest.raises(ToolError) as raised:
         resolve(tools, choice, parallel)
     assert raised.value.param == param
+
+
+@pytest.mark.parametrize(
+    ("given", "enforced"),
+    [
+        ({"type": ["object", "null"], "required": ["a"]}, {"type": "object", "required": ["a"]}),
+        ({"type": None, "properties": None, "required": None}, {"type": "object"}),
+        ({"type": "object", "properties": {"a": {"default": None}}, "additionalProperties": None},
+         {"type": "object", "properties": {"a": {"default": None}}}),
+        ({"properties": {}}, {"type": "object", "properties": {}}),
+        ({"anyOf": [{"type": "object"}]}, {"anyOf": [{"type": "object"}]}),
+    ],
+)  # fmt: skip
+def test_arguments_are_an_object_however_their_type_is_written(given: Any, enforced: Any) -> None:
+    (function,) = resolve([_tool("f", given)], "required", None).functions
+    assert function.parameters == enforced
