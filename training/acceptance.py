@@ -2,9 +2,9 @@
 
 A draft is accepted up to the first token that differs from the target's, so what the student saw before an accepted
 token is always the target's own text: one pass over a text says for each place whether the student would have said the
-next token, and rounds are counted from that. At a temperature both draw with the same noise (docs/exactness.md); the noise
-that made the target say what it said is drawn from its posterior (truncated Gumbels: Maddison, Tarlow and Minka, *A\\*
-Sampling*, 2014, section 2).
+next token, and rounds are counted from that. At a temperature both draw with the same noise (docs/exactness.md); the
+noise that made the target say what it said is drawn from its posterior (truncated Gumbels: Maddison,
+Tarlow and Minka, *A\\* Sampling*, 2014, section 2).
 """
 
 from __future__ import annotations
@@ -38,7 +38,12 @@ def tokens_a_round(matches: Sequence[bool], draft_tokens: int) -> tuple[int, int
 
 
 def coupled_matches(
-    student: Tensor, target: Tensor, said: Tensor, kept: Tensor | None, temperature: float, generator: torch.Generator | None = None
+    student: Tensor,
+    target: Tensor,
+    said: Tensor,
+    kept: Tensor | None,
+    temperature: float,
+    generator: torch.Generator | None = None,
 ) -> Tensor:
     """Whether the student, drawing with the noise that made the target say `said`, says it too: bool [n].
 
@@ -76,7 +81,7 @@ def measure(
                 coupled_matches(mine[i : i + _ROWS], theirs[i : i + _ROWS], said[i : i + _ROWS], kept, heat)
                 for i in range(0, len(said), _ROWS)
             ]
-            parts = torch.cat(matches).cpu().split(batch.counts)
+            parts = torch.split(torch.cat(matches).cpu(), batch.counts)
             for index, part in zip(indices, parts, strict=True):
                 counts[f"{corpus.kinds[index]}, T={heat:.1f}"] += tokens_a_round(part.tolist(), DRAFT_TOKENS)
     return {name: float(tokens / rounds) for name, (tokens, rounds) in sorted(counts.items()) if rounds}

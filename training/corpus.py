@@ -22,7 +22,7 @@ _POOL_BATCHES = 64
 
 @dataclass(slots=True)
 class Corpus:
-    """`ids` are all sequences' tokens, one after another (int32 [tokens]); the sequence i is [offsets[i], offsets[i+1]).
+    """`ids` are all sequences' tokens, one after another (int32 [tokens]); sequence i is [offsets[i], offsets[i+1]).
 
     What was said, and is trained on, begins at its token `starts[i]`. `temperatures[i]` is what it was drawn at, −1 for
     a text of the data's own; `kinds[i]` names it.
@@ -66,7 +66,8 @@ class Corpus:
             names = file.metadata() or {}
             kinds = [names[str(code)] for code in file.get_tensor("kinds")]
             columns = [file.get_tensor(name) for name in ("ids", "offsets", "starts", "temperatures")]
-        return cls(*columns, kinds)
+        ids, offsets, starts, temperatures = columns
+        return cls(ids, offsets, starts, temperatures, kinds)
 
     @classmethod
     def of(cls, sequences: Sequence[tuple[Sequence[int], int, float, str]]) -> Corpus:
@@ -111,8 +112,8 @@ class Corpus:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """`ids` int64 [sequences, width], zeros behind each. `places` int64 [n]: where, in the flattened ids, the next token
-    is one that was said; `counts[i]` of them are the sequence i's."""
+    """`ids` int64 [sequences, width], zeros behind each. `places` int64 [n]: where, in the flattened ids, the next
+    token is one that was said; `counts[i]` of them are the sequence i's."""
 
     ids: Tensor
     places: Tensor
@@ -128,7 +129,7 @@ class Batch:
 
 
 def plan_batches(corpus: Corpus, tokens: int, longest: int, seed: int) -> list[list[int]]:
-    """One pass over the corpus: which sequences make each batch of about `tokens` tokens, those of like length together.
+    """One pass over the corpus: which sequences make each batch of about `tokens` tokens, like lengths together.
 
     The order follows from `seed`. Sequences are cut at `longest` tokens; those that have nothing to learn from are out.
     """

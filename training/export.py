@@ -1,4 +1,4 @@
-"""The trained draft as a folder: `draft.json`, `config.json`, `draft.safetensors`; the target's own parts are not in it.
+"""The trained draft as a folder: `draft.json`, `config.json`, `draft.safetensors`; the target's parts are not in it.
 
 Matrices are int8 with one float32 scale a row (row = int8 · scale), or float32 or bfloat16 as asked; everything else is
 float32. `kept_ids` (int32, ascending) are the ids of a cut head's rows, absent where the head is whole.
@@ -6,7 +6,6 @@ float32. `kept_ids` (int32, ascending) are the ids of a cut head's rows, absent 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,19 +15,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-FORMAT = 1
-WEIGHTS = "draft.safetensors"
-DESCRIPTION = "draft.json"
-KEPT = "kept_ids"
-SCALE = ".scale"
+from engines.own_parts import DESCRIPTION, FORMAT, KEPT, SCALE, WEIGHTS
+from engines.torch.draft_weights import quantised, tensor_hash
 
 Precision = Literal["int8", "bfloat16", "float32"]
-
-
-def quantised(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 [rows, columns] and float32 scales [rows] of a float matrix, by each row's largest value."""
-    scale = weight.float().abs().amax(dim=1).clamp(min=1e-12) / 127
-    return (weight.float() / scale[:, None]).round().clamp(-127, 127).to(torch.int8), scale
 
 
 def write_draft(
@@ -66,9 +56,3 @@ def write_draft(
         "output_ids": None if kept is None else len(kept),
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-
-
-def tensor_hash(values: Tensor) -> str:
-    """sha256 of a tensor's values as little-endian bfloat16: the same for a model loaded in any precision above it."""
-    data = values.detach().cpu().bfloat16().contiguous().view(torch.int16).numpy().astype("<i2").tobytes()
-    return hashlib.sha256(data).hexdigest()

@@ -25,9 +25,14 @@ def generate(
 ) -> Corpus:
     """Let the target answer until there are `tokens` new tokens, or for `minutes`."""
     answers: list[Answer] = []
-    done, count, begin = timer(None if minutes is None else 60 * minutes), 0, time.monotonic()
+    done, begin = timer(None if minutes is None else 60 * minutes), time.monotonic()
+    count = 0
+
+    def until() -> bool:
+        return count >= tokens or done()
+
     shown = begin
-    for answer in sampler.run(iter(source), until=lambda: count >= tokens or done()):
+    for answer in sampler.run(iter(source), until=until):
         taken = source.take(answer)
         if taken is not None:
             answers.append(taken)

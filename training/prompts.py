@@ -53,7 +53,8 @@ class PromptSource:
             self._draw.shuffle(self._entries)
             if not self._entries and self._question is None:
                 return
-            for entry in self._entries or [None] * 256:
+            round_of: list[Entry | None] = list(self._entries) or [None] * 256
+            for entry in round_of:
                 while self._waiting:
                     yield self._waiting.popleft()
                 if self._question is not None and (entry is None or self._draw.random() < self._mixture.self_share):

@@ -16,6 +16,7 @@ from engines.errors import ModelError
 from engines.models import ModelFiles, resolve_model
 from engines.tokenizer import stop_token_ids
 from engines.torch.loader import pick_device
+from training.card import draw_curves, write_card
 from training.corpus import Corpus
 from training.data import Entry, read_data
 from training.errors import TrainingError
@@ -91,11 +92,14 @@ def run(job: Job, progress: Callable[[str], None]) -> Path:
         weights=trained_state(student),
         kept=kept,
         config=student.config,
-        target=files.id,
+        target=_lasting_name(job.target, files),
         embeddings=target.get_input_embeddings().weight,
         layers=layers,
         precision=job.precision,
     )
+    write_card(job.out, _facts(job, files, layers, corpus, covered), history)
+    if not draw_curves(job.out / "curves.png", history):
+        progress("no curves.png: matplotlib is not installed (pip install 'tandem[train]')")
     progress(f"draft written to {job.out}; tokens a round at the end: {history[-1]['tokens a round']}")
     return job.out
 
@@ -119,9 +123,13 @@ def load_target(files: ModelFiles, device: str) -> tuple[Any, Any, list[int]]:
     return target, tokenizer, stop_token_ids(tokenizer, target.config, target.generation_config)
 
 
-def kept_ids(
-    corpus: Corpus, size: int | None, vocabulary: int, stops: list[int]
-) -> tuple[Tensor | None, float]:
+def _lasting_name(given: str, files: ModelFiles) -> str:
+    """How the draft's folder names its target: a path in full, so that it is found from anywhere."""
+    path = Path(given).expanduser()
+    return str(path.resolve()) if path.exists() else files.id
+
+
+def kept_ids(corpus: Corpus, size: int | None, vocabulary: int, stops: list[int]) -> tuple[Tensor | None, float]:
     """The `size` ids that are said most often, those that end an answer among them, ascending; and what share of all
     that is said they are. None where `size` is None or the whole vocabulary."""
     if size is None or size >= vocabulary:
@@ -132,6 +140,22 @@ def kept_ids(
     chosen = ranked.argsort(kind="stable")[::-1][:size].copy()
     chosen.sort()
     return torch.from_numpy(chosen), float(counts[chosen].sum() / max(1, counts.sum()))
+
+
+def _facts(job: Job, files: ModelFiles, layers: list[int], corpus: Corpus, covered: float) -> dict[str, Any]:
+    recipe = job.recipe
+    return {
+        "target": files.id,
+        "layers of the target it began as": ", ".join(map(str, layers)),
+        "ids it can say": "all"
+        if job.vocabulary is None
+        else f"{job.vocabulary:,}, {covered:.2%} of what the target says",
+        "weights": job.precision,
+        "data": job.data.name if job.data is not None else "the target's own questions",
+        "texts": f"{len(corpus):,}, {corpus.said:,} tokens of them to learn from",
+        "loss": f"KL divergence and total variation, weight of the first {recipe.kl_first} falling to {recipe.kl_last}",
+        "optimiser": f"AdamW, learning rate {recipe.learning_rate:g}, batches of {recipe.batch_tokens:,} tokens",
+    }
 
 
 def _split(job: Job, entries: list[Entry]) -> tuple[list[Entry], list[Entry]]:

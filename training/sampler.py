@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe
+from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, Special
 from engines.torch.graphs import GraphPool
+from training.errors import TrainingError
 
 _STEPS_BETWEEN_LOOKS = 16
 _PREFILL_TOKENS = 32_768
@@ -50,7 +51,10 @@ class _StepPass:
         self._rows = torch.arange(len(positions), device=positions.device)
         self._places = torch.arange(slot_length, device=positions.device)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, special: Special | None
+    ) -> Tensor:
+        _refuse(special, self.slot_length)
         count, heads, _, dim = query.shape
         keys, values = self.keys[layer], self.values[layer]
         keys[self._rows, :, self._positions] = key[:, :, 0]
@@ -68,7 +72,10 @@ class _PromptPass:
     def __init__(self, keys: list[Tensor], values: list[Tensor], slots: Tensor, slot_length: int) -> None:
         self.keys, self.values, self.slots, self.slot_length = keys, values, slots, slot_length
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, special: Special | None
+    ) -> Tensor:
+        _refuse(special, self.slot_length)
         width = key.shape[2]
         self.keys[layer][self.slots, :, :width] = key
         self.values[layer][self.slots, :, :width] = value
@@ -81,6 +88,19 @@ class _PromptPass:
             scale=scaling,
         )
         return attended.transpose(1, 2)
+
+
+def _refuse(special: Special | None, length: int) -> None:
+    if special is None:
+        return
+    if special.softcap is not None or special.sinks is not None:
+        raise TrainingError(
+            "the target caps its attention scores or has attention sinks, which training can't generate with"
+        )
+    if special.window is not None and length > special.window:
+        raise TrainingError(
+            f"the target attends over {special.window} tokens: texts of {length} are too long (--length)"
+        )
 
 
 class Sampler:

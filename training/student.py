@@ -86,7 +86,9 @@ def make_student(target: Any, layers: Sequence[int], kept: Tensor | None) -> Any
             continue
         if place in wanted and wanted[place].shape == value.shape and value.is_floating_point():
             found[place] = value.float()
-    shared = {id(p) for p in (*student.get_input_embeddings().parameters(), *student.get_output_embeddings().parameters())}
+    shared = {
+        id(p) for p in (*student.get_input_embeddings().parameters(), *student.get_output_embeddings().parameters())
+    }
     trained = [name for name, parameter in student.named_parameters() if id(parameter) not in shared]
     missing = [name for name in trained if name not in found]
     if missing or not any(_LAYER.match(name) for name in trained):

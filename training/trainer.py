@@ -80,7 +80,9 @@ def train(
     )
     model, optimizer = accelerator.prepare(student, optimizer)
     count = accelerator.num_processes
-    steps = max(1, round(len(plan_batches(corpus, recipe.batch_tokens, recipe.longest, recipe.seed)) / count * recipe.epochs))
+    steps = max(
+        1, round(len(plan_batches(corpus, recipe.batch_tokens, recipe.longest, recipe.seed)) / count * recipe.epochs)
+    )
     state = _State(folder)
     history = state.load(student, optimizer, accelerator.device)
     begin = time.monotonic() - state.seconds
@@ -108,19 +110,30 @@ def train(
         model.eval()
         with torch.no_grad():
             found = acceptance.measure(
-                logits, held_out, kept, longest=recipe.longest, batch_tokens=recipe.batch_tokens, device=accelerator.device
+                logits,
+                held_out,
+                kept,
+                longest=recipe.longest,
+                batch_tokens=recipe.batch_tokens,
+                device=accelerator.device,
             )
         model.train()
         return found
 
     def report(share: float, losses: Tensor) -> None:
         kl, tv = losses.tolist()
-        entry: dict[str, Any] = {"step": state.step, "tokens": state.tokens, "seconds": round(time.monotonic() - begin, 1)}
+        entry: dict[str, Any] = {
+            "step": state.step,
+            "tokens": state.tokens,
+            "seconds": round(time.monotonic() - begin, 1),
+        }
         entry |= {"share": round(share, 4), "kl": round(kl, 4), "total variation": round(tv, 4)}
         entry["tokens a round"] = {name: round(value, 3) for name, value in figures().items()}
         history.append(entry)
         rounds = "  ".join(f"{name} {value:.2f}" for name, value in entry["tokens a round"].items())
-        progress(f"step {state.step} of about {steps}, {share:4.0%}: kl {kl:.3f}, tv {tv:.3f}; tokens a round: {rounds}")
+        progress(
+            f"step {state.step} of about {steps}, {share:4.0%}: kl {kl:.3f}, tv {tv:.3f}; tokens a round: {rounds}"
+        )
         (folder / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in history))
 
     main = accelerator.is_main_process
@@ -207,4 +220,3 @@ class _State:
         temporary = self._file.with_suffix(".partial")
         torch.save(content, temporary)
         temporary.rename(self._file)
-

@@ -4,8 +4,8 @@
     python -m training.recipes.smollm2_prompts --wordnet wordnet/usr/share/wordnet --out prompts.jsonl
 
 Subjects are WordNet 3.0's nouns, verbs and glosses (Princeton's WordNet licence, permissive); code is this Python's own
-standard library without its tests (PSF licence); the questions put around both are this file's. No line of a benchmark is in it: whatever
-contains a name of a HumanEval function is left out.
+standard library without its tests (PSF licence); the questions put around both are this project's. No line of a
+benchmark is in it: whatever defines a function that is named like one of HumanEval's is left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _LONGEST_CODE = 1400
 
 def nouns(wordnet: Path) -> tuple[list[str], list[str]]:
     """Common things (glossed nouns whose first letters are small) and proper names, as people write them."""
-    common, proper = [], []
+    common: list[str] = []
+    proper: list[str] = []
     for line in (wordnet / "data.noun").read_text(encoding="utf-8").splitlines():
         if line.startswith("  "):
             continue
@@ -55,7 +56,7 @@ def verbs(wordnet: Path) -> list[str]:
 
 def sentences(wordnet: Path) -> list[str]:
     """Example sentences and definitions of the glosses."""
-    found = []
+    found: list[str] = []
     for part in ("noun", "verb", "adj", "adv"):
         for line in (wordnet / f"data.{part}").read_text(encoding="utf-8").splitlines():
             if line.startswith("  "):

@@ -68,7 +68,19 @@ EDIT = [
     "Correct this:\n{text}", "Rewrite: {text}", "{text}\n\nRepeat the above exactly.", "Improve this:\n\n{text}",
 ]  # fmt: skip
 PROGRAMMING = [
-    "Python", "Python", "Python", "Python", "Python 3", "Python", "JavaScript", "Java", "C++", "C", "SQL", "bash", "Go",
+    "Python",
+    "Python",
+    "Python",
+    "Python",
+    "Python 3",
+    "Python",
+    "JavaScript",
+    "Java",
+    "C++",
+    "C",
+    "SQL",
+    "bash",
+    "Go",
 ]
 TASKS = [
     "sorts a list of numbers", "reverses a linked list", "reads a CSV file and prints its columns", "merges two lists",
@@ -98,9 +110,11 @@ WRITE = [
     "Write a Python function that {purpose}. Include type hints.", "In {programming}, how can one write something that {task}?",
 ]  # fmt: skip
 COMPLETE = [
-    "Complete this Python function:\n\n```python\n{code}\n```", "Finish this code:\n\n{code}",
+    "Complete this Python function:\n\n```python\n{code}\n```",
+    "Finish this code:\n\n{code}",
     "Implement the body of this function. Answer with code only.\n\n```python\n{code}\n```",
-    "Write the rest of this:\n```python\n{code}\n```", "{code}\n\nComplete the code above.",
+    "Write the rest of this:\n```python\n{code}\n```",
+    "{code}\n\nComplete the code above.",
 ]
 CHANGE = [
     "Add a docstring to this function:\n\n```python\n{code}\n```", "Explain this code:\n\n```python\n{code}\n```",
