@@ -1,8 +1,9 @@
 """How far the student is from the target, over the ids that the student can say.
 
-Total variation distance is one minus the chance that a token of the student is accepted (Leviathan, Kalman and
-Matias 2023, arXiv 2211.17192, theorem 3.5), so it is what is wanted, but its gradient vanishes where the two hardly overlap;
-the Kullback-Leibler divergence pulls there. Both are used together (compare Zhou et al., DistillSpec, arXiv 2310.08461).
+Total variation distance is one minus the chance that a token of the student is accepted (Leviathan, Kalman and Matias
+2023, arXiv 2211.17192, theorem 3.5), so it is what is wanted, but its gradient vanishes where the two hardly overlap;
+the Kullback-Leibler divergence pulls there. Both are used together (compare Zhou et al., DistillSpec, arXiv
+2310.08461).
 """
 
 from __future__ import annotations

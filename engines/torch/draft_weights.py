@@ -1,8 +1,8 @@
 """A trained draft put together with its target's embeddings and head (engines/own_parts.py).
 
 The head may be cut to the ids that are said most often, as in FR-Spec (Zhao et al. 2025, arXiv 2502.14856) and
-EAGLE-3: for a small model it is most of the work. What can't be said gets a logit so low that it is never drawn, but not −∞:
-where a grammar leaves nothing else, the draft is a guess among what it leaves, as any draft may be.
+EAGLE-3: for a small model it is most of the work. What can't be said gets a logit so low that it is never drawn, but
+not −∞: where a grammar leaves nothing else, the draft is a guess among what it leaves, as any draft may be.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Linear layers whose weight is int8, one scale a row: a quarter of the bytes to read for a few rows on a CPU.
 
 The product is torch's own (`quantized.linear_dynamic`, FBGEMM): the input is quantised too, with one scale for the
-whole of it. That is right for the few tokens of a draft's step; where many are read at once, one token's large values would
-cost all the others their precision, so these are multiplied by the same weight in float32.
+whole of it. That is right for the few tokens of a draft's step; where many are read at once, one token's large values
+would cost all the others their precision, so these are multiplied by the same weight in float32.
 """
 
 from __future__ import annotations
