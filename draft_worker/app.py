@@ -55,7 +55,7 @@ def create_app(
         if engine is not None:
             gauges += engine.gauges()
             counters += engine.counters()
-        metrics.watch(gauges, counters)
+        metrics.loaded(service.info, gauges, counters)
         return service
 
     lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError, on_loaded)
