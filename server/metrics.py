@@ -46,7 +46,7 @@ _PHASE = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 _DRAFT_LENGTH = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 _MOST_NAMES = 16
-_SOURCES = ("model", "lookup", "prediction", "grammar")
+_SOURCES = ("model", "lookup", "prediction", "grammar", "history")
 _FINISHED_REASONS = ("stop", "length", "abort", "error")
 _PHASES = ("draft", "verify_forward", "sample", "queue", "network", "total")
 
