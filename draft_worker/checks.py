@@ -15,6 +15,9 @@ def check_draft(request: DraftRequest, info: ModelInfo) -> None:
         raise Unsupported(f"this worker drafts with {info.id}, {LOOKUP} or {AUTO}", "draft_model")
     if request.lookahead_tokens:
         raise Unsupported("this worker does not draft ahead", "lookahead_tokens")
+    most = info.capabilities.max_candidates
+    if request.draft_model != LOOKUP and request.num_candidates > most:
+        raise Unsupported(f"{info.id} drafts {most} candidates at most", "num_candidates")
     if request.draft_model == AUTO and request.num_candidates > 1:
         raise Unsupported("auto drafts a single candidate", "num_candidates")
     if request.verify_seconds is not None and len(request.verify_seconds) <= request.draft_tokens:
