@@ -220,7 +220,7 @@ HARMONY = {
 def test_harmony_thinks_then_calls_or_answers(tokenizer: Tokenizer) -> None:  # noqa: F811
     """Its messages end in a token that does not end the text, as the tokenizer of the other tests would have it."""
     stop = tokenizer.token_to_id("[TOOL_CALLS]")
-    compiler = GrammarCompiler.from_tokenizer_json(tokenizer.to_str(), LOGITS_SIZE, [stop])
+    own = GrammarCompiler.from_tokenizer_json(tokenizer.to_str(), LOGITS_SIZE, [stop])
     form, thought, use = FORMATS["harmony"], THOUGHTS["harmony"], resolve(STRICT, "auto", True)
     special = {t.content: i for i, t in tokenizer.get_added_tokens_decoder().items() if t.special}
     auto = auto_grammar(form, use, 0, special, held={"add"})
@@ -228,13 +228,13 @@ def test_harmony_thinks_then_calls_or_answers(tokenizer: Tokenizer) -> None:  # 
     auto = after_reasoning(auto, thought, "outside", special)
     good, bad = HARMONY["call"] % 3, HARMONY["call"] % "null"
     for before in ("", HARMONY["thought"], 2 * HARMONY["thought"]):
-        assert sync_to(stop, compiler, tokenizer, auto, before + good)
-        assert sync_to(stop, compiler, tokenizer, auto, f"{before}{HARMONY['final']}Hi")
-        assert not sync_to(stop, compiler, tokenizer, auto, before + bad)
+        assert sync_to(stop, own, tokenizer, auto, before + good)
+        assert sync_to(stop, own, tokenizer, auto, f"{before}{HARMONY['final']}Hi")
+        assert not sync_to(stop, own, tokenizer, auto, before + bad)
     required = after_reasoning(call_grammar(form, use, 0, special), thought, "outside", special)
-    assert sync_to(stop, compiler, tokenizer, required, HARMONY["thought"] + good)
-    assert not sync_to(stop, compiler, tokenizer, required, f"{HARMONY['final']}Hi")
+    assert sync_to(stop, own, tokenizer, required, HARMONY["thought"] + good)
+    assert not sync_to(stop, own, tokenizer, required, f"{HARMONY['final']}Hi")
     either = call_or(Grammar(type="choice", value='["yes"]', start=0), form, use, special)
-    assert sync_to(stop, compiler, tokenizer, either, good)
-    assert sync_to(stop, compiler, tokenizer, either, f"{HARMONY['final']}yes")
-    assert not sync_to(stop, compiler, tokenizer, either, f"{HARMONY['final']}no")
+    assert sync_to(stop, own, tokenizer, either, good)
+    assert sync_to(stop, own, tokenizer, either, f"{HARMONY['final']}yes")
+    assert not sync_to(stop, own, tokenizer, either, f"{HARMONY['final']}no")
