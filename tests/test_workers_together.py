@@ -22,6 +22,7 @@ from testing.fakes.runner import FakeRunner
 from testing.scripted_draft import Script
 from testing.tiny_models import make_tiny_model, truncate_model
 from testing.worker_apps import Drafter, Target, running
+from tests.engines.llama_cpp.tiny_gguf import as_gguf, require_llama_cpp
 
 LENGTH = 12
 VOCABULARY = 384
@@ -55,22 +56,26 @@ class Pair:
 
 
 @asynccontextmanager
-async def started(folder: Path) -> AsyncIterator[tuple[Target, Drafter]]:
+async def started(folder: Path, engines: tuple[str, str] = ("torch", "torch")) -> AsyncIterator[tuple[Target, Drafter]]:
+    """`engines`: the target's and the drafter's."""
     common: dict[str, Any] = {
         "batch_invariant": True,
-        "device": "cpu",
         "slots": 24,
         "max_queue": 256,
         "context_length": 96,
     }
-    model = make_tiny_model(folder / "target", layers=3, context_length=256)
+    model = make_tiny_model(folder / "target", layers=3, context_length=256, hidden=64)
     draft = truncate_model(model, folder / "draft", layers=2)
+    if engines[0] == "llama_cpp":
+        model = as_gguf(model, folder / "target.gguf")
+    if engines[1] == "llama_cpp":
+        draft = as_gguf(draft, folder / "draft.gguf")
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(
-            running(create_target_app(TargetWorkerConfig(model=str(model), **common)))
+            running(create_target_app(TargetWorkerConfig(model=str(model), engine=engines[0], **common)))
         )
         drafter = await stack.enter_async_context(
-            running(create_draft_app(DraftWorkerConfig(model=str(draft), **common)))
+            running(create_draft_app(DraftWorkerConfig(model=str(draft), engine=engines[1], **common)))
         )
         yield Target(target, FakeRunner()), Drafter(drafter, FakeRunner())
 
