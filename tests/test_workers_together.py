@@ -80,10 +80,15 @@ async def started(folder: Path, engines: tuple[str, str] = ("torch", "torch")) -
         yield Target(target, FakeRunner()), Drafter(drafter, FakeRunner())
 
 
-@pytest.fixture(scope="module")
-def pair(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+PAIRS = [("torch", "torch"), ("llama_cpp", "llama_cpp"), ("torch", "llama_cpp"), ("llama_cpp", "torch")]
+
+
+@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+def pair(request: pytest.FixtureRequest, bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    if "llama_cpp" in request.param:
+        require_llama_cpp()
     with asyncio.Runner() as events:
-        both = started(tmp_path_factory.mktemp("models"))
+        both = started(tmp_path_factory.mktemp("models"), request.param)
         target, drafter = events.run(both.__aenter__())
         yield Pair(events, target, drafter)
         events.run(both.__aexit__(None, None, None))

@@ -66,7 +66,7 @@ def test_what_is_not_served(tmp_path: Path, keys: dict[str, Any], message: str) 
 
 
 def test_too_little_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "free_host_bytes", lambda: 2**20)
+    monkeypatch.setattr(files, "free_host_bytes", lambda: 2**12)
     with pytest.raises(ModelError, match=r"tiny-Q4_1\.gguf does not fit: .* GiB free"):
         load(file)
 
@@ -77,11 +77,11 @@ def test_a_context_longer_than_the_models(file: Path) -> None:
 
 
 def test_a_tokenizer_that_differs_from_llama_cpps(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Split as GPT-2 does, where llama.cpp is told otherwise."""
+    """By merges that are lost on the way."""
     real = start.build_tokenizer
 
     def other(metadata: Any, arch: str) -> Any:
-        metadata._values["tokenizer.ggml.pre"] = "smollm"
+        metadata._values["tokenizer.ggml.merges"] = metadata._values["tokenizer.ggml.merges"][:20]
         return real(metadata, arch)
 
     monkeypatch.setattr(start, "build_tokenizer", other)
