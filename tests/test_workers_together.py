@@ -83,7 +83,19 @@ async def started(folder: Path, engines: tuple[str, str] = ("torch", "torch")) -
 PAIRS = [("torch", "torch"), ("llama_cpp", "llama_cpp"), ("torch", "llama_cpp"), ("llama_cpp", "torch")]
 
 
-@pytest.fixture(scope="module", params=PAIRS, ids="-".join)
+FEW = ("t0.0-penalties", "t0.7", "t1.5-top_p")
+
+
+def pairs_and_samplings() -> Iterator[Any]:
+    """All samplings for torch; for pairs with llama.cpp a few, the others when slow tests are asked for."""
+    for engines in PAIRS:
+        for name in SAMPLINGS:
+            left_out = "llama_cpp" in engines and name not in FEW
+            marks = [pytest.mark.slow] if left_out else []
+            yield pytest.param(engines, name, marks=marks, id=f"{'-'.join(engines)}-{name}")
+
+
+@pytest.fixture(scope="module")
 def pair(request: pytest.FixtureRequest, bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     if "llama_cpp" in request.param:
         require_llama_cpp()
@@ -208,7 +220,7 @@ def outcome(plan: RoundPlan, drafts: list[dict[str, Any]], answer: dict[str, Any
     )
 
 
-@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize(("pair", "name"), pairs_and_samplings(), indirect=["pair"])
 def test_the_same_tokens_whoever_drafts_and_however(pair: Pair, name: str) -> None:
     sampling = SAMPLINGS[name]
     prompt = PROMPTS[sampling["seed"] % len(PROMPTS)]
@@ -227,6 +239,7 @@ def test_the_same_tokens_whoever_drafts_and_however(pair: Pair, name: str) -> No
     pair.events.run(check())
 
 
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join, indirect=True)
 def test_the_drafts_were_worth_something(pair: Pair) -> None:
     """Equal texts can't show a broken coupling: count what the model's drafts win at temperature 1."""
 

@@ -168,7 +168,7 @@ def test_a_pass_larger_than_a_batch_is_cut(runner: Runner) -> None:
 
 def test_what_can_not_be_exact_is_found(load: Load) -> None:
     split = Options(threads=2, cells=4096, pass_tokens=300, extra_buffers=False, flash_attention="on", type_v="f16")
-    with pytest.raises(BatchInvarianceError, match="600 cells"):
+    with pytest.raises(BatchInvarianceError, match="other bits"):
         self_check(load(split), 256)
     with pytest.raises(BatchInvarianceError, match="flash_attn"):
         exact_options(Options(threads=1, cells=9, pass_tokens=9, flash_attention="off"))
