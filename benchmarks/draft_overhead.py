@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.gpu_models import DRAFT, Shape, random_model
 from engines.vllm.proposer.connection import DraftConnection
-from engines.vllm.proposer.sequence import Ids, Sequence
+from engines.vllm.proposer.sequence import DraftedSequence, Ids
 from testing.processes import Process, Stack
 
 SMALLEST = Shape(64, 128, 1, 2, 1, 1_024, tied=True)
@@ -37,7 +37,7 @@ class Caller:
     def __init__(self, url: str, sequences: int, context: int) -> None:
         self._chooser = random.Random(sequences)
         self._connection = DraftConnection(url, None, None, SECONDS)
-        self._sequences = [Sequence(self._ids(context), context) for _ in range(sequences)]
+        self._sequences = [DraftedSequence(self._ids(context), context) for _ in range(sequences)]
         self.ask(0)
 
     def ask(self, draft_tokens: int) -> float:

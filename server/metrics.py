@@ -76,7 +76,7 @@ class GatewayMetrics:
         self._phases = {phase: self.round_seconds.labels(phase) for phase in _PHASES}
 
         self.http_requests = counter("http_requests", "HTTP requests answered", "method", "path", "status")
-        self.errors = counter("request_errors", "Errors told to clients, in a stream too", "status", "code")
+        self.errors = counter("request_errors", "Errors sent to clients, in a stream too", "status", "code")
 
     def source_label(self, source: str | None) -> str:
         """Who drafted, as a label's value. Draft workers name their drafters: past a few names all others are one."""

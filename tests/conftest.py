@@ -1,5 +1,7 @@
 """Before any test imports torch: numerics that let tests compare bits, threads for a small machine. And an order."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -10,6 +12,7 @@ prepare_environment(threads=2, batch_invariant=True)
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
 
+_REAL = Path(__file__).parent / "real"
 _FIRST = ["test_faults.py", "test_equality.py", "test_sdk.py", "test_schemas.py", "test_soak.py", "test_secrets.py"]
 """Of tests/real, the longest first: what is shorter fills up the other side. Those on one set of processes follow
 each other, so that whoever runs the first of them is likely to run them all."""
@@ -19,7 +22,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files are handed out in this order, where they run side by side."""
 
     def place(item: pytest.Item) -> int:
-        is_first = item.path.parent.name == "real" and item.path.name in _FIRST
+        is_first = item.path.parent == _REAL and item.path.name in _FIRST
         return _FIRST.index(item.path.name) if is_first else len(_FIRST)
 
     items.sort(key=place)

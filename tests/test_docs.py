@@ -38,3 +38,10 @@ def test_every_page_is_in_the_index() -> None:
         for page in PAGES
         if page.parent.name == "docs" and page.name != "README.md" and f"]({page.name})" not in index
     ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_tests_it_names_exist(page: Path) -> None:
+    named = re.findall(r"(?:pytest|VLLM_TESTS=) ?([^#`\n]*)", page.read_text())
+    files = [word for line in named for word in line.replace('"', " ").split() if word.startswith("tests/")]
+    assert [file for file in files if not (ROOT / file.partition("::")[0]).exists() and "NAME" not in file] == []

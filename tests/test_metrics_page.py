@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from server.fleet.metrics import WorkerMetrics
-from server.metrics import Metrics
+from server.fleet.metrics import FleetMetrics
+from server.metrics import GatewayMetrics
 from testing.wire import async_test
 from testing.worker_apps import Worker, drafter, target
 
@@ -27,7 +27,7 @@ def shown(page: str) -> set[str]:
 
 
 def test_the_gateways() -> None:
-    page = Metrics(WorkerMetrics().collectors()).text().decode()
+    page = GatewayMetrics(FleetMetrics().collectors()).text().decode()
     assert shown(page) == listed("The gateway")
 
 

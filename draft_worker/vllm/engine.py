@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
 
 from basics.metrics import Watched
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, capabilities
 from draft_worker.metrics import DraftMetrics
+from draft_worker.vllm import rows
 from draft_worker.vllm.draft import VllmDraft
-from draft_worker.vllm.processor import CLASS
 from engines.drawing import RequestSampling
+from engines.sampling.batch import Draws
+from engines.sampling.rows import SamplingRow
+from engines.vllm.processor import SamplingProcessor
 from engines.vllm.start import VllmModel, load_model
 from protocol.messages import DraftRequest
+
+_PROCESSOR = f"{__name__}:DraftProcessor"
+
+
+class DraftProcessor(SamplingProcessor):
+    """Inside vLLM: a row of logits says which token was drawn, and how (draft_worker/vllm/rows.py)."""
+
+    def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
+        rows.write(logits, draws, asked)
+
+    def write_failure(self, logits: Tensor) -> None:
+        rows.write_failure(logits)
 
 
 def load_drafter(
@@ -22,7 +40,11 @@ def load_drafter(
     on_death: Callable[[str], None],
 ) -> VllmDrafter:
     """`on_death(reason)` is called if vLLM's process ended. Raises engines.errors.ModelError."""
-    ours = {"logits_processors": [CLASS], "logprobs_mode": "processed_logits", "max_logprobs": max(2, config.q_top_k)}
+    ours = {
+        "logits_processors": [_PROCESSOR],
+        "logprobs_mode": "processed_logits",
+        "max_logprobs": max(2, config.q_top_k),
+    }
     model = load_model(config, "draft", capabilities(), ours, metrics.pass_done, on_death, progress)
     return VllmDrafter(model, config.q_top_k)
 

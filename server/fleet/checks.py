@@ -73,9 +73,9 @@ def _emitted(max_tokens: int, logprobs: int | None, answer: VerifyResponse, voca
         entries = answer.logprobs
         _require(entries is not None and len(entries) == len(ids), "logprobs do not fit the tokens")
         for entry in entries or ():
-            _require(isfinite(entry.logprob) and len(entry.top) <= max(logprobs, 1), "a logprob that is none")
+            _require(isfinite(entry.logprob) and len(entry.top) <= max(logprobs, 1), "a logprob that is not finite")
             _ids([token for token, _ in entry.top], vocabulary_size)
-            _require(all(isfinite(value) for _, value in entry.top), "a logprob that is none")
+            _require(all(isfinite(value) for _, value in entry.top), "a logprob that is not finite")
 
 
 def _check_q(candidate: Candidate, vocabulary_size: int) -> None:
@@ -100,7 +100,7 @@ def _ids(token_ids: list[int], vocabulary_size: int) -> None:
 
 def _timings(timings: DraftTimings | VerifyTimings) -> None:
     for value in (timings.queue_ms, timings.forward_ms, timings.sample_ms, timings.total_ms):
-        _require(0.0 <= value < _MAX_TIMING_MS, "a time that is none")
+        _require(0.0 <= value < _MAX_TIMING_MS, "a time that is not a duration")
     if isinstance(timings, VerifyTimings):
         _require(timings.rows >= 0 and timings.sessions >= 0, "a count below zero")
 

@@ -55,7 +55,7 @@ def differences(target: TokenizerInfo, draft: TokenizerInfo) -> str:
 
 
 def sizes(target: Vocabulary, draft: Vocabulary) -> str:
-    """What can be said without the tokenizers."""
+    """What is known without the tokenizers."""
     if target.size != draft.size:
         return f"the target's vocabulary has {target.size} tokens, the draft's {draft.size}"
     return f"both have {target.size} tokens, but not the same ones"

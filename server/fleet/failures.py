@@ -8,7 +8,7 @@ from protocol.errors import WireError
 class WorkerFailure(Exception):
     """The worker did not do its work. Every call is idempotent, so it may be asked of any worker again.
 
-    `reason` is short and stable (a metric's label); `lost` says that the worker could not be reached, so that what is
+    `reason` is short and stable (a metric's label); `lost`: the worker could not be reached, so that what is
     known of it has to be looked at again before it gets more work.
     """
 
@@ -56,7 +56,7 @@ class SessionLost(WorkerFailure):
 
 
 class Refused(WorkerFailure):
-    """The worker understood the request and will not honour it, nor will its like: `error` says why."""
+    """The worker understood the request and will not honour it, nor will its like: `error` has the reason."""
 
     def __init__(self, error: WireError) -> None:
         super().__init__("refused", error.message)

@@ -14,7 +14,7 @@ _CHECK_SECONDS = 45.0
 
 
 class GrammarChecks:
-    """What targets said of grammars, by the target's fingerprint."""
+    """What targets answered about grammars, by the target's fingerprint."""
 
     def __init__(self) -> None:
         self._good: OrderedDict[tuple[str, str, int], None] = OrderedDict()

@@ -14,7 +14,7 @@ _LEAST_SECONDS = 1e-5
 class Average:
     """An exponentially weighted mean; the first observations count in full.
 
-    With `clip` a value of more than 3 times the mean counts as that: for times, where one hiccup says little.
+    With `clip` a value of more than 3 times the mean counts as that: for times, of which a single hiccup means little.
     """
 
     def __init__(self, weight: float, clip: bool = False) -> None:

@@ -62,7 +62,7 @@ class Transport:
             self._session = None
 
     async def call(self, method: str, path: str, body: bytes | None, *, seconds: float, max_bytes: int) -> bytes:
-        """The body of an answer that says yes. Raises WorkerFailure for anything else, within `seconds`."""
+        """The body of a successful answer. Raises WorkerFailure for anything else, within `seconds`."""
         async with self._answer(method, path, body, seconds) as response:
             return await _read(response, max_bytes)
 
@@ -95,7 +95,7 @@ class Transport:
     async def _answer(
         self, method: str, path: str, body: bytes | None, seconds: float, stream: bool = False
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer that says yes, its body yet to be read. `seconds` bounds the body too, unless it is a stream."""
+        """A successful answer, its body yet to be read. `seconds` bounds the body too, unless it is a stream."""
         if self._session is None:
             raise WorkerUnreachable("closed", f"{self.url} is closed")
         response: aiohttp.ClientResponse | None = None
@@ -145,7 +145,7 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
 
 
 async def _refusal(response: aiohttp.ClientResponse, where: str) -> WorkerFailure:
-    """What an answer that says no means."""
+    """The failure that an unsuccessful answer means."""
     status = response.status
     code, message, field = f"http_{status}", f"status {status}", None
     with suppress(ValidationError, BadAnswer):

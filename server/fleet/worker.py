@@ -1,4 +1,4 @@
-"""One worker as the gateway sees it: its client, what it said of itself, and whether it may be given work."""
+"""One worker as the gateway sees it: its client, what it reported of itself, and whether it may be given work."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _LATELY_SECONDS = 5.0
 
 
 class Worker:
-    """`info` is what the worker said when it was last looked at; it may be given work while `state` is "ready".
+    """`info` is what the worker reported when it was last probed; it may be given work while `state` is "ready".
 
-    `refused` means that it answers but must not be used (another vocabulary, another model): `detail` says why.
+    `refused` means that it answers but must not be used (another vocabulary, another model): `detail` has the reason.
     `streams` counts the requests that use it now; the times are those of all of them.
     """
 
@@ -64,7 +64,7 @@ class Worker:
         return time.monotonic() - self._last_ready < _LATELY_SECONDS
 
     def introduce(self, info: ModelInfo) -> None:
-        """Take note of what it says of itself; what was measured of another model is forgotten."""
+        """Take note of what it reports of itself; what was measured of another model is forgotten."""
         if info != self.info:
             self.info = info
             self.step_times = StepTimes(info.step_seconds)
@@ -102,25 +102,25 @@ class Worker:
         """It was looked at and is down. (One lost connection makes it down too, until it is looked at.)"""
         self.set_state("down", detail)
         self._missing = True
-        for tell in list(self._when_missing):
-            tell()
+        for notify in list(self._when_missing):
+            notify()
 
     @contextmanager
-    def when_missing(self, tell: Callable[[], None]) -> Iterator[None]:
-        """Calls `tell` where the worker is, or meanwhile becomes, one that was looked at and is down."""
-        self._when_missing.add(tell)
+    def when_missing(self, notify: Callable[[], None]) -> Iterator[None]:
+        """Calls `notify` if the worker is, or meanwhile becomes, one that was probed and is down."""
+        self._when_missing.add(notify)
         try:
             if self._missing:
-                tell()
+                notify()
             yield
         finally:
-            self._when_missing.discard(tell)
+            self._when_missing.discard(notify)
 
     @contextmanager
     def judged(self, proves: bool = True) -> Iterator[None]:
         """Around a call that `breaker.allow` let through: its outcome counts for or against the worker.
 
-        `proves`: whether success says that the worker is well (reading a context says little about drafting).
+        `proves`: whether success shows that the worker is well (reading a context shows little about drafting).
         """
         try:
             yield

@@ -20,7 +20,7 @@ R = TypeVar("R", bound=options.Request)
 
 _SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
 _CONVERSATIONS = ("messages", "input")
-_MAX_ERRORS = 100  # of one request, that are looked at for the one to tell
+_MAX_ERRORS = 100  # of one request, searched for the one to report
 
 
 def parse(model: type[R], body: bytes) -> R:
@@ -52,7 +52,7 @@ def _equal(value: Any, neutral: Any) -> bool:
 def _check_strings(data: dict[str, Any]) -> None:
     """Half a surrogate pair is no text, and nothing can be asked with it. Raises InvalidRequest.
 
-    In a conversation it may stand, where clients cut what they quote anywhere: there it becomes U+FFFD.
+    In a conversation it is allowed, since clients cut what they quote anywhere: it becomes U+FFFD.
     """
     waiting: list[tuple[tuple[str | int, ...], Any]] = [
         ((name,), value) for name, value in data.items() if name not in _CONVERSATIONS

@@ -28,6 +28,7 @@ from server.openai.chat_job import plan_chat
 from server.openai.chat_schema import ChatCompletionRequest
 from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
+from server.openai.origin import origin_of
 from server.openai.plan import Plan, served
 from server.openai.serve import CompletionStream, answer
 from server.reading.together import AnswerReading, Event, ThoughtText
@@ -44,9 +45,9 @@ async def chat_completions(
     body: Annotated[ChatCompletionRequest, Depends(body_of(ChatCompletionRequest))],
 ) -> Response:
     """Answers a conversation, whole or as server-sent events."""
-    traceparent = request.headers.get("traceparent")
+    origin = origin_of(request)
     model = served(gateway, body.model)
-    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", traceparent=traceparent)
+    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", origin=origin)
     return await answer(
         gateway,
         request,
@@ -80,7 +81,8 @@ def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> Base
 
 def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta]) -> ChatChoice:
     reader = reading.reader()
-    events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish()]
+    cut = deltas[-1].finish_reason == "length"
+    events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish(cut=cut)]
     parsed = collect([event for event in events if not isinstance(event, ThoughtText)])
     message = ChatMessage(role="assistant", content=parsed.content, refusal=None)
     if parsed.calls:
@@ -123,7 +125,7 @@ class ChatChunks(CompletionStream):
         reader = self._readers[delta.index]
         events = reader.feed(delta.text)
         if delta.finish_reason is not None:
-            events += reader.finish()
+            events += reader.finish(cut=delta.finish_reason == "length")
         choices = [self._choice(delta.index, chat_delta(event)) for event in events]
         if delta.logprobs:
             choices = choices or [self._choice(delta.index, ChatDelta(content=""))]

@@ -87,14 +87,14 @@ class Generation:
         try:
             await self._pump(choice)
         except asyncio.CancelledError:
-            # Where it is the reader that left, nobody reads this; else the server ends, and the client must be told.
+            # If the reader left, nobody reads this; else the server ends, and the client must learn of it.
             self._end_with(Unavailable("the server is shutting down: this answer is not complete"))
             raise
         except ApiError as error:
             await self._queue.put(error)
         except WireError as error:
             await self._queue.put(from_wire(error))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client must be told
+        except Exception as error:  # noqa: BLE001 - whatever it is, the client must learn of it
             # The message could hold text of the request: only where it happened is logged.
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("generation failed: %s\n%s", type(error).__name__, where)

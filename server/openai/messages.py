@@ -83,7 +83,7 @@ class UserMessage(Sent):
 
 
 class FunctionCall(Sent):
-    """`arguments`: JSON's text, as OpenAI has it, or the object itself. Where an answer was cut short it is no JSON."""
+    """`arguments`: JSON's text, as OpenAI has it, or the object itself. If an answer was cut short it is not JSON."""
 
     name: str
     arguments: str | dict[str, JsonValue] | None = None

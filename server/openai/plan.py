@@ -22,6 +22,7 @@ from server.openai.answers import (
 )
 from server.openai.constraints import Constraint
 from server.openai.options import GenerationOptions
+from server.openai.origin import Origin
 from server.text.choice import Choice
 from server.text.model import TextModel
 
@@ -67,7 +68,7 @@ class Plan:
         completion = sum(choice.counts.completion_tokens for choice in self.choices)
         accepted = sum(choice.counts.accepted for choice in self.choices)
         drafted = sum(choice.counts.drafted for choice in self.choices)
-        # A prompt counts once, however many choices it has: its first choice tells what was held of it.
+        # A prompt counts once, however many choices it has: its first choice reports what was held of it.
         firsts = [choice.counts.cached_prompt_tokens for choice in self.choices if choice.request.choice_index == 0]
         cached = [tokens for tokens in firsts if tokens is not None]
         return Usage(
@@ -131,7 +132,7 @@ def make_plan(
     model: ServedModel,
     text: TextModel,
     jobs: Sequence[PromptJob],
-    traceparent: str | None,
+    origin: Origin,
     keep_special_tokens: bool = False,
 ) -> Plan:
     """`prefix` begins the answer's id; `keep_special_tokens`: whatever the request says, since something reads them.
@@ -165,7 +166,9 @@ def make_plan(
                 prediction=job.prediction,
                 log_decisions=log_decisions,
                 cache_salt=options.cache_salt,
-                traceparent=traceparent,
+                caller=origin.caller,
+                drawn_seed=options.seed is None,
+                traceparent=origin.traceparent,
             )
             detokenizer = text.detokenizer(skip_special)
             detokenizer.prime(job.prefix)

@@ -45,7 +45,7 @@ class Speculating:
 
 
 class RoundLoop:
-    """One request's rounds over one target at a time and, where `speculating` is given, a drafter."""
+    """One request's rounds over one target at a time and, if `speculating` is given, a drafter."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class RoundLoop:
             return await self._verify(Draft.none(draft.seconds, failed=True), asked, num_candidates)
         rows = rows_of(draft.candidates)
         length = len(self._sequence)
-        # Reading a prompt, or waiting for another call that reads it, says nothing of a round.
+        # Reading a prompt, or waiting for another call that reads it, is not a round's time.
         if length > len(self._request.prompt) and length - answer.cached_tokens <= _MOST_UNREAD:
             self._target.step_times.observe_verify(rows, answer.timings.rows, answer.timings.total_ms / 1000, seconds)
         round_ = self._emit(answer, seconds, draft)
@@ -230,5 +230,5 @@ class RoundLoop:
 
 
 def _blames_the_draft(refusal: WireError) -> bool:
-    """Nothing that a client says is in a verification's candidates."""
+    """Nothing that a client sends is in a verification's candidates."""
     return refusal.field is not None and refusal.field.split(".")[0] == "candidates"

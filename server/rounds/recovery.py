@@ -61,7 +61,7 @@ class Patience:
 class Recovery:
     """One request's. Patience is counted from the first failure, or wait, since the last success.
 
-    `failures` are those since the last success; `begun` says whether a token has come. Raises server.errors.NoTarget or
+    `failures` are those since the last success; `begun`: whether a token has come. Raises server.errors.NoTarget or
     Overloaded where patience ends.
     """
 

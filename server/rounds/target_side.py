@@ -24,7 +24,7 @@ class TargetSide:
     """Sessions on the pool's targets, one of them in use.
 
     After the first token only targets of the same fingerprint may go on. Raises server.errors.NoTarget or Overloaded
-    where patience ends, and the worker's own WireError where it refuses what is asked.
+    when patience ends, and the worker's own WireError if it refuses what is asked.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class TargetSide:
         patience: Patience,
         fits: Callable[[ModelInfo], bool] = lambda info: True,
     ) -> None:
-        """`fits` says whether a target can do what the request needs."""
+        """`fits`: whether a target can do what the request needs."""
         self._context = context
         self._pool = pool
         self._fits = fits
@@ -58,7 +58,7 @@ class TargetSide:
         self._fits = lambda info: before(info) and fits(info)
 
     async def info(self) -> ModelInfo:
-        """What the target in use says of itself; opens a session on one if there is none yet."""
+        """What the target in use reports of itself; opens a session on one if there is none yet."""
         session = await self._session()
         session.worker.breaker.release()
         assert session.worker.info is not None
@@ -168,9 +168,9 @@ class TargetSide:
 
     @asynccontextmanager
     async def _unless_down(self, worker: Worker) -> AsyncIterator[None]:
-        """Ends the wait for an answer, with TooLate, where the worker is found down and another one could go on.
+        """Ends the wait for an answer, with TooLate, if the worker is found down and another one could go on.
 
-        One that is frozen keeps its connections: only its silence to other questions tells before the deadline does.
+        One that is frozen keeps its connections: before the deadline only its silence to probes gives it away.
         """
         events = asyncio.get_running_loop()
         try:
@@ -215,7 +215,7 @@ class TargetSide:
         self._avoid.clear()
 
     async def _recover(self, session: WorkerSession, failure: WorkerFailure) -> None:
-        """Make ready for the same call again, or raise what the client is to hear."""
+        """Make ready for the same call again, or raise the error that the client gets."""
         if isinstance(failure, Refused):
             raise failure.error from failure
         self._recovery.failures.append(failure)

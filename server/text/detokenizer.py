@@ -24,7 +24,7 @@ _CACHED_TOKENS = 65_536
 class Detokenizer(Protocol):
     """One sequence's text. `push` returns what the token settled; `finish` the rest, once, at the end.
 
-    `prime`, first of all, tells what came before the output, whose text is not returned.
+    `prime`, called first, takes what came before the output, whose text is not returned.
     """
 
     def prime(self, token_ids: Sequence[int]) -> None: ...
@@ -56,7 +56,7 @@ def byte_level_bytes(token: str) -> bytes:
 
 
 class ByteLevelDetokenizer:
-    """Tokens are bytes; the text is their UTF-8 with U+FFFD for what is none."""
+    """Tokens are bytes; the text is their UTF-8, with U+FFFD for what is not valid."""
 
     def __init__(self, spell: Callable[[int], bytes]) -> None:
         """`spell` gives a token's bytes, none for one that is not shown."""

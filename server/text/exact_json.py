@@ -15,7 +15,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def loads(text: str | bytes) -> Any:
-    """Raises ValueError for what is no JSON, no UTF-8, nested too deeply, or holds a number that no float can."""
+    """Raises ValueError for what is not JSON or UTF-8, is nested too deeply, or holds a number that no float can."""
     decoded = text.decode() if isinstance(text, bytes) else text
     try:
         return json.loads(decoded, parse_constant=_no_constant, parse_float=_finite)

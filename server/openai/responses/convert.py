@@ -73,7 +73,7 @@ def own_words(body: schema.ResponsesRequest) -> Iterator[None]:
 
 
 def _size_of_input(body: schema.ResponsesRequest) -> int:
-    """In characters of JSON, which tells what of a prompt that is too long makes it so."""
+    """In characters of JSON, to name the part that makes a prompt too long."""
     return len(exact_json.dumps(body.model_dump(include={"input"}, exclude_unset=True)))
 
 

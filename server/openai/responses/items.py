@@ -81,7 +81,7 @@ class Thought(Sent):
 
 
 class Reasoning(Sent):
-    """`content` goes to the template, where it takes such; summaries and what is encrypted do not."""
+    """`content` goes to the template, if that takes it; summaries and encrypted parts do not."""
 
     type: Literal["reasoning"]
     content: Annotated[list[Thought], Field(fail_fast=True)] | None = None

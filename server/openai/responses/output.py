@@ -45,63 +45,63 @@ class Output:
     def feed(self, events: Sequence[Event], logprobs: Sequence[ChatLogprob] = ()) -> list[ServerEvent]:
         """`logprobs` go with the next text that is shown: an answer with log-probabilities is text alone."""
         self._logprobs += logprobs
-        told: list[ServerEvent] = []
+        sent: list[ServerEvent] = []
         for event in events:
             match event:
                 case parser.Content():
-                    told += self._text(event.text)
+                    sent += self._text(event.text)
                 case ThoughtText():
-                    told += self._thought(event.text)
+                    sent += self._thought(event.text)
                 case parser.CallStart():
-                    told += self._start_call(event)
+                    sent += self._start_call(event)
                 case parser.CallArguments():
-                    told += self._arguments(event.text)
-        return told
+                    sent += self._arguments(event.text)
+        return sent
 
     def finish(self, status: Status) -> list[ServerEvent]:
         """The text is over: without any there is an empty message. `status` is the last item's."""
-        told: list[ServerEvent] = []
+        sent: list[ServerEvent] = []
         if not self.items or self._logprobs:
-            told += self._text("")
-        return told + self._close(status)
+            sent += self._text("")
+        return sent + self._close(status)
 
     def _text(self, text: str) -> list[ServerEvent]:
-        told: list[ServerEvent] = []
+        sent: list[ServerEvent] = []
         item = self._current()
         if not isinstance(item, OutputMessage):
-            told += self._close()
+            sent += self._close()
             item = OutputMessage(type="message", id=_new("msg"), role="assistant", status="in_progress", content=[])
-            told += self._begin(item)
+            sent += self._begin(item)
             item.content.append(OutputText(type="output_text", text="", annotations=[], logprobs=[]))
-            told.append(self._part("response.content_part.added", item))
+            sent.append(self._part("response.content_part.added", item))
         logprobs, self._logprobs = self._logprobs, []
         part = item.content[0]
         part.text += text
         part.logprobs += logprobs
         if text or logprobs:
             delta = TextDelta(type="response.output_text.delta", delta=text, logprobs=logprobs, **self._place(item))
-            told.append(delta)
-        return told
+            sent.append(delta)
+        return sent
 
     def _thought(self, text: str) -> list[ServerEvent]:
-        told: list[ServerEvent] = []
+        sent: list[ServerEvent] = []
         item = self._current()
         if not isinstance(item, OutputReasoning):
-            told += self._close()
+            sent += self._close()
             item = OutputReasoning(type="reasoning", id=_new("rs"), summary=[], content=[], status="in_progress")
-            told += self._begin(item)
+            sent += self._begin(item)
             item.content.append(ReasoningText(type="reasoning_text", text=""))
-            told.append(self._part("response.content_part.added", item))
+            sent.append(self._part("response.content_part.added", item))
         item.content[0].text += text
-        told.append(ReasoningDelta(type="response.reasoning_text.delta", delta=text, **self._place(item)))
-        return told
+        sent.append(ReasoningDelta(type="response.reasoning_text.delta", delta=text, **self._place(item)))
+        return sent
 
     def _start_call(self, event: parser.CallStart) -> list[ServerEvent]:
-        told = self._close()
+        sent = self._close()
         item = OutputCall(
             type="function_call", id=_new("fc"), call_id=event.id, name=event.name, arguments="", status="in_progress"
         )
-        return told + self._begin(item)
+        return sent + self._begin(item)
 
     def _arguments(self, text: str) -> list[ServerEvent]:
         item = self._current()
@@ -130,11 +130,11 @@ class Output:
             return []
         self._open = False
         item.status = status
-        told: list[ServerEvent] = []
+        sent: list[ServerEvent] = []
         match item:
             case OutputMessage():
                 part = item.content[0]
-                told.append(
+                sent.append(
                     TextDone(
                         type="response.output_text.done",
                         text=part.text,
@@ -142,13 +142,13 @@ class Output:
                         **self._place(item),
                     )
                 )
-                told.append(self._part("response.content_part.done", item))
+                sent.append(self._part("response.content_part.done", item))
             case OutputReasoning():
                 text = item.content[0].text
-                told.append(ReasoningDone(type="response.reasoning_text.done", text=text, **self._place(item)))
-                told.append(self._part("response.content_part.done", item))
+                sent.append(ReasoningDone(type="response.reasoning_text.done", text=text, **self._place(item)))
+                sent.append(self._part("response.content_part.done", item))
             case OutputCall():
-                told.append(
+                sent.append(
                     ArgumentsDone(
                         type="response.function_call_arguments.done",
                         item_id=item.id,
@@ -157,7 +157,7 @@ class Output:
                         arguments=item.arguments,
                     )
                 )
-        return [*told, self._whole("response.output_item.done", item)]
+        return [*sent, self._whole("response.output_item.done", item)]
 
     # Events hold copies: the item goes on changing before they are sent.
 

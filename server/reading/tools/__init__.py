@@ -1,4 +1,4 @@
 """OpenAI's tool calling: the calls that a model's text holds, and grammars that make it call.
 
-docs/structured_output.md tells the formats.
+docs/structured_output.md lists the formats.
 """

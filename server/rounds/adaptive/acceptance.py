@@ -10,7 +10,7 @@ _FIRST_GUESS = 0.7
 class Acceptance:
     """Beta posteriors by position, older rounds fading.
 
-    The prior of a position is what `prior` says of it (an Acceptance over many requests), or without one the rate of
+    The prior of a position is `prior`'s estimate of it (an Acceptance over many requests), or without one the rate of
     the position before it; it counts as much as `strength` rounds. Positions for which a drafter had no token
     count as not accepted: what is estimated is the yield of asking.
     """

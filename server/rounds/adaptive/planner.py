@@ -51,8 +51,8 @@ class RoundOutcome:
     def as_whole(self, times: Times) -> RoundOutcome:
         """The round had its draft not ended with a stop token, but gone on to all that was asked for.
 
-        Where the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic`
-        whether a position carries a draft must not depend on that noise; so what γ follows from must not tell what was
+        If the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic`
+        whether a position carries a draft must not depend on that noise; so what γ follows from must not show what was
         drawn.
         """
         return replace(
@@ -113,7 +113,7 @@ class FixedPlanner:
 class AdaptivePlanner:
     """The γ (0 to `max_draft_tokens`) and N (1 to `num_candidates`) of the most expected tokens a second.
 
-    Where that is γ = 0 it decodes plainly and tries a draft now and then, ever more rarely, within the pair's credit.
+    If that is γ = 0 it decodes plainly and tries a draft now and then, ever more rarely, within the pair's credit.
     """
 
     def __init__(

@@ -107,6 +107,26 @@ VERDICTS: list[tuple[Any, list[Any], list[Any]]] = [
     ({"oneOf": [{"type": "integer"}, {"type": "string"}]}, [1, "a"], [None]),
     ({}, [1, "a", None, [1, {"a": "b"}], True], []),
     ({"type": "array", "prefixItems": [{"type": "integer"}], "items": False}, [[1]], [[1, 2], ["a"]]),
+    ({"type": "array", "prefixItems": [{"type": "integer"}]}, [[], [1], [1, "x"]], [["a"]]),
+    ({"type": "number", "oneOf": [{"type": "integer"}, {"type": "number"}]}, [1.5, -0.25], [1, "a"]),
+    ({"$defs": {"a b/c": {"type": "null"}}, "$ref": "#/$defs/a%20b~1c"}, [None], [1]),
+    ({"type": "string", "enum": ["a", "b"], "minLength": 1}, ["a"], ["c"]),
+    ({"type": "string", "anyOf": [{"maxLength": 1}, {"pattern": "^x"}]}, ["a", "xyz"], ["ab", 1]),
+    ({"type": "object", "properties": {"a": {}}, "required": ["b"]}, [{"a": 1, "b": 2}, {"b": 2}], [{"a": 1}]),
+    (
+        {"properties": {"a": {}, "b": {}}, "dependentRequired": {"a": ["b"]}},
+        [{}, {"b": 1}, {"a": 1, "b": 1}],
+        [{"a": 1}],
+    ),
+    ({"type": ["integer", "null"], "multipleOf": 3}, [3, None], [4]),
+    ({"type": "string", "format": "path", "maxLength": 2}, ["ab"], ["abc"]),
+    ({"type": "string", "pattern": r"^\p{Lu}\p{L}*$"}, ["Éa", "A"], ["éa", "1"]),
+    ({"type": "string", "pattern": "^[a-z]$", "not": {"enum": ["q"]}}, ["a"], ["q", "ab"]),
+    (
+        {"properties": {"a": {"type": "integer"}}, "additionalProperties": {"type": "string"}},
+        [{"b": "x", "a": 1}, {"a": 1, "b": "x"}],
+        [{"b": 1}, {"a": "x"}],
+    ),
 ]
 
 
