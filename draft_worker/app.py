@@ -60,7 +60,7 @@ def create_app(
         if (memory := service.memory) is not None:
             gauges = [*gauges, *memory_gauges(memory)]
             counters = [*counters, *memory_counters(memory)]
-        metrics.watch(gauges, counters)
+        metrics.loaded(service.info, gauges, counters)
         return service
 
     lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError, on_loaded)
