@@ -220,7 +220,7 @@ def outcome(plan: RoundPlan, drafts: list[dict[str, Any]], answer: dict[str, Any
     )
 
 
-@pytest.mark.parametrize(("pair", "name"), pairs_and_samplings(), indirect=["pair"])
+@pytest.mark.parametrize(("pair", "name"), list(pairs_and_samplings()), indirect=["pair"])
 def test_the_same_tokens_whoever_drafts_and_however(pair: Pair, name: str) -> None:
     sampling = SAMPLINGS[name]
     prompt = PROMPTS[sampling["seed"] % len(PROMPTS)]
