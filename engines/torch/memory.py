@@ -54,9 +54,9 @@ def cache_shape(config: Any) -> CacheShape:
         # Multi-head latent attention (arXiv:2405.04434): what is kept here is every head's own keys and values, not
         # the latent vector that they are made of.
         key_dim = text.qk_nope_head_dim + text.qk_rope_head_dim
-        return CacheShape(text.num_hidden_layers, heads, key_dim, text.v_head_dim)
+        return CacheShape.uniform(text.num_hidden_layers, heads, key_dim, text.v_head_dim)
     dim = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return CacheShape(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim, dim)
+    return CacheShape.uniform(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim, dim)
 
 
 def slots_within(budget: int, shape: CacheShape, slot_length: int, dtype: torch.dtype) -> int:

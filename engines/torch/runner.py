@@ -11,8 +11,9 @@ from torch import Tensor
 from engines.runtime.rows import Row, check_path, check_rows
 from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
-from engines.torch.kv_cache import CacheShape, KeyValueCache
+from engines.torch.kv_cache import CacheShape, KeyValueCache, LayerShape
 from engines.torch.padding import Padding
+from engines.torch.support import layer_window
 
 __all__ = ["Row", "Runner"]
 
@@ -46,11 +47,11 @@ class Runner:
         self._num_ids: int = model.get_input_embeddings().num_embeddings
         model.eval()
         model.set_attn_implementation(ATTENTION_NAME)
-        shape, group = self._probe()
+        shape = self._probe()
         bucket = INVARIANT_BUCKET if batch_invariant else 1
         padded_length = -(-slot_length // bucket) * bucket
         self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
-        self._builder = BatchBuilder(self.cache, group, slot_length, bucket=bucket)
+        self._builder = BatchBuilder(self.cache, slot_length, bucket=bucket)
         self._latest: Batch | None = None
 
     @property
@@ -99,9 +100,10 @@ class Runner:
         row, offset = batch.trees[slot]
         check_path(row, start, path)
         nodes = torch.tensor([offset + node for node in path], dtype=torch.long, device=self.device)
-        keys = torch.stack([key.index_select(0, nodes) for key, _ in batch.attention.kept])
-        values = torch.stack([value.index_select(0, nodes) for _, value in batch.attention.kept])
-        self.cache.write_all_layers(slot, start, keys, values)
+        kept_at = self.cache.places(slot, start, len(path))
+        places = torch.tensor(kept_at, dtype=torch.long, device=self.device)
+        for layer, (keys, values) in batch.attention.kept.items():
+            self.cache.write(layer, places, keys.index_select(0, nodes), values.index_select(0, nodes))
 
     @torch.inference_mode()
     def copy(self, source: int, target: int, length: int) -> None:
@@ -125,16 +127,22 @@ class Runner:
         logits: Tensor = output.logits[0]
         return logits
 
-    def _probe(self) -> tuple[CacheShape, int]:
+    def _probe(self) -> CacheShape:
         """Run one token to learn the layers' shapes; refuse what this attention can't serve."""
         probe = ShapeProbe(self.slot_length)
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         logits = self._run(token, token, token[0], probe)
         self._vocab_size = logits.shape[-1]
-        layers = self.model.config.get_text_config().num_hidden_layers
+        text = self.model.config.get_text_config()
+        layers = text.num_hidden_layers
         if sorted(probe.shapes) != list(range(layers)):
             raise UnsupportedAttention(f"only {len(probe.shapes)} of {layers} layers have keys and values of their own")
-        if len(set(probe.shapes.values())) != 1 or len(set(probe.heads.values())) != 1:
-            raise UnsupportedAttention("layers differ in the shape of their keys and values")
-        heads, key_dim, value_dim = probe.shapes[0]
-        return CacheShape(layers, heads, key_dim, value_dim), probe.heads[0] // heads
+        for layer in range(layers):
+            special, said = probe.special[layer], layer_window(text, layer)
+            used = None if special is None else special.window
+            if used != (None if said is None or said >= self.slot_length else said):
+                raise UnsupportedAttention(
+                    f"layer {layer} has a window of {used} tokens, its configuration one of {said}"
+                )
+        self.is_plain = not any(probe.special.values())
+        return CacheShape({layer: LayerShape(*probe.shapes[layer]) for layer in range(layers)})

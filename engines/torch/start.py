@@ -85,7 +85,7 @@ def load_engine(
 def _chains(config: WorkerConfig, runner: Runner) -> Literal["none", "plain", "compiled"]:
     """Whether tokens that follow each other may be drawn without the host between them, and whether by what
     torch.compile makes of the model."""
-    if not isinstance(config, DraftWorkerConfig) or config.batch_invariant:
+    if not isinstance(config, DraftWorkerConfig) or config.batch_invariant or not runner.is_plain:
         return "none"
     on_cuda = runner.device.type == "cuda"
     if config.chains == "off" or (config.chains == "auto" and not on_cuda):

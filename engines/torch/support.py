@@ -26,7 +26,6 @@ _UNSERVED = {
     "jetmoe": "routes every token to attention heads of its own",
 }
 _ALIBI = {"bloom", "mpt"}
-_SINKS = {"gpt_oss"}
 
 
 def check_supported(config: Any, slot_length: int) -> None:
@@ -46,19 +45,9 @@ def check_supported(config: Any, slot_length: int) -> None:
     other = sorted(set(getattr(text, "layer_types", None) or []) - _PLAIN_LAYERS)
     if other:
         raise ModelError(f"{kind} has layers other than full attention ({', '.join(other)}), which are not supported")
-    if getattr(text, "attn_logit_softcapping", None) is not None:
-        raise ModelError(f"{kind} caps its attention scores (softcapping), which is not supported")
-    if kind in _SINKS:
-        raise ModelError(f"{kind} uses attention sinks, which are not supported")
     if kind in _UNSERVED:
         raise ModelError(f"{kind} {_UNSERVED[kind]}, which is not supported")
     _check_rope(text, slot_length)
-    window = sliding_window(text)
-    if window is not None and slot_length > window:
-        raise ModelError(
-            f"{kind} attends over a sliding window of {window} tokens; "
-            f"that is not supported, so set a context length of at most {window} (now {slot_length})"
-        )
     longest = getattr(text, "max_position_embeddings", None)
     if longest is not None and slot_length > longest:
         raise ModelError(f"a context length of {slot_length} exceeds the model's {longest}")
@@ -84,15 +73,15 @@ def _check_architectures(config: Any) -> None:
 def context_length(config: Any) -> int:
     """The most tokens that a sequence of this model may have and be served right."""
     text = config.get_text_config()
-    lengths = (getattr(text, "max_position_embeddings", None), sliding_window(text), _first_length(text))
+    lengths = (getattr(text, "max_position_embeddings", None), _first_length(text))
     return min((length for length in lengths if length is not None), default=2048)
 
 
-def sliding_window(text: Any) -> int | None:
-    """The window that some layer attends over, None if all attend over everything."""
+def layer_window(text: Any, layer: int) -> int | None:
+    """How many tokens, itself included, a token sees in this layer; None if all before it."""
     window: int | None = getattr(text, "sliding_window", None)
     layer_types = getattr(text, "layer_types", None)
-    if layer_types is not None and "sliding_attention" not in layer_types:
+    if layer_types is not None and layer_types[layer] != "sliding_attention":
         return None
     return window
 
@@ -103,10 +92,10 @@ def shortened(config: Any) -> str | None:
     length, longest = context_length(config), getattr(text, "max_position_embeddings", None)
     if longest is None or length >= longest:
         return None
-    why = f"its sliding window of {length} tokens"
-    if _first_length(text) == length:
-        why = f"the {length} tokens up to which its rotary frequencies (longrope) are the same for all"
-    return f"the context is cut from {longest} tokens to {why}: more is not supported"
+    return (
+        f"the context is cut from {longest} tokens to the {length} tokens up to which its rotary frequencies "
+        "(longrope) are the same for all: more is not supported"
+    )
 
 
 def _check_rope(text: Any, slot_length: int) -> None:

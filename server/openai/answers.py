@@ -189,6 +189,7 @@ class ModelCard(BaseModel):
     owned_by: str = "tandem"
     root: str = Field(description="the target's own id")
     max_model_len: int
+    tool_call_format: str | None = Field(description="how its tool calls are written; null: the server reads none")
 
 
 class ModelList(BaseModel):

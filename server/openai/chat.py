@@ -80,7 +80,8 @@ def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> Base
 
 def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta]) -> ChatChoice:
     reader = reading.reader()
-    events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish()]
+    cut = deltas[-1].finish_reason == "length"
+    events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish(cut=cut)]
     parsed = collect([event for event in events if not isinstance(event, ThoughtText)])
     message = ChatMessage(role="assistant", content=parsed.content, refusal=None)
     if parsed.calls:
@@ -123,7 +124,7 @@ class ChatChunks(CompletionStream):
         reader = self._readers[delta.index]
         events = reader.feed(delta.text)
         if delta.finish_reason is not None:
-            events += reader.finish()
+            events += reader.finish(cut=delta.finish_reason == "length")
         choices = [self._choice(delta.index, chat_delta(event)) for event in events]
         if delta.logprobs:
             choices = choices or [self._choice(delta.index, ChatDelta(content=""))]
