@@ -17,6 +17,8 @@ from protocol.messages import (
     DraftBatchResponse,
     DraftRequest,
     DraftResponse,
+    RememberRequest,
+    RememberResponse,
     TokenizerInfo,
 )
 from serving.disconnects import until_client_leaves
@@ -51,6 +53,9 @@ def create_app(
         answers = await until_client_leaves(request.receive, serve_batch(items, draft, DraftBatchItem))
         return json_response(DraftBatchResponse(items=answers))
 
+    async def remember(request: RememberRequest) -> RememberResponse:
+        return await lifecycle.get().remember(request)
+
     def tokenizer() -> TokenizerInfo:
         engine = lifecycle.get().engine
         if engine is None:
@@ -59,6 +64,7 @@ def create_app(
 
     shell.post("/v1/draft", DraftRequest, DraftResponse, draft)
     shell.route("/v1/draft/batch", DraftBatchRequest, DraftBatchResponse, draft_batch)
+    shell.post("/v1/remember", RememberRequest, RememberResponse, remember)
     shell.get("/v1/tokenizer", TokenizerInfo, tokenizer, also=(404,))
     add_common_routes(shell, lifecycle, metrics)
     return shell.app

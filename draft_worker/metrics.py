@@ -4,9 +4,23 @@ from __future__ import annotations
 
 from prometheus_client import Counter
 
+from basics.metrics import Watched
 from draft_worker.drafters import DRAFTERS
+from draft_worker.memory import AnswerMemory
 from protocol.messages import DraftResponse
 from worker.metrics import WorkerMetrics
+
+
+def memory_gauges(memory: AnswerMemory) -> list[Watched]:
+    return [
+        ("history_bytes", "Memory that remembered answers take", lambda: memory.bytes),
+        ("history_tokens", "Tokens of remembered answers", lambda: memory.tokens),
+        ("history_scopes", "Callers and salts whose answers are remembered", lambda: memory.scopes),
+    ]
+
+
+def memory_counters(memory: AnswerMemory) -> list[Watched]:
+    return [("num_history_evictions", "Pieces of remembered answers forgotten to make room", lambda: memory.evictions)]
 
 
 class DraftMetrics(WorkerMetrics):

@@ -9,7 +9,7 @@ from basics.names import LOOKUP
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import DraftEngine
 from draft_worker.grammars import SessionGrammars, load_vocabulary
-from draft_worker.metrics import DraftMetrics
+from draft_worker.metrics import DraftMetrics, memory_counters, memory_gauges
 from draft_worker.service import DraftService
 from engines.table import adapter
 from worker.metrics import session_counters, session_gauges
@@ -38,6 +38,9 @@ def load_service(
     if engine is not None:
         gauges += engine.gauges()
         counters += engine.counters()
+    if (memory := service.memory) is not None:
+        gauges = [*gauges, *memory_gauges(memory)]
+        counters = [*counters, *memory_counters(memory)]
     metrics.watch(gauges, counters)
     return service
 

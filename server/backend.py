@@ -83,6 +83,10 @@ class GenerationRequest:
     prediction: list[int] | None = None
     log_decisions: bool = False
     cache_salt: str | None = None
+    caller: str = ""
+    """Who asks, as a hash of the API key: what one caller was answered is never drafted from for another."""
+    drawn_seed: bool = False
+    """The seed is the gateway's own, drawn for this request: its noise is new."""
     traceparent: str | None = None
 
 

@@ -28,6 +28,7 @@ from server.fleet.worker import Role, Worker
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import DraftSide
+from server.rounds.history import scope_of
 from server.rounds.loop import Planner, RoundLoop, Speculating
 from server.rounds.recovery import Patience, RetryBudget
 from server.rounds.sequence import TokenSequence
@@ -134,7 +135,15 @@ class Fleet:
                 lookup = LOOKUP if self._draft_model(request.speculation.draft_model) == LOOKUP else None
                 facts = info.capabilities.facts(request.speculation.strategy)
                 needs_q = facts is not None and facts.needs_q
-                drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call, lookup, needs_q)
+                drafts = DraftSide(
+                    context,
+                    drafters,
+                    info.vocabulary.logits_size,
+                    self._patience.call,
+                    lookup,
+                    needs_q,
+                    scope_of(request, info.vocabulary, needs_q),
+                )
                 speculating = Speculating(
                     drafts=drafts,
                     planner=self._planner(request, drafters, info),

@@ -12,6 +12,7 @@ from protocol.messages import (
     Grammar,
     ModelInfo,
     Ready,
+    RememberRequest,
     TokenizerInfo,
     VerifyRequest,
     VerifyResponse,
@@ -31,6 +32,8 @@ class WorkerCalls(Protocol):
     async def close(self) -> None: ...
 
     async def draft(self, request: DraftRequest, seconds: float, vocabulary_size: int) -> DraftResponse: ...
+
+    async def remember(self, request: RememberRequest, seconds: float) -> None: ...
 
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse: ...
 

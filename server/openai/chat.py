@@ -28,6 +28,7 @@ from server.openai.chat_job import plan_chat
 from server.openai.chat_schema import ChatCompletionRequest
 from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
+from server.openai.origin import origin_of
 from server.openai.plan import Plan, served
 from server.openai.serve import CompletionStream, answer
 from server.reading.together import AnswerReading, Event, ThoughtText
@@ -44,9 +45,9 @@ async def chat_completions(
     body: Annotated[ChatCompletionRequest, Depends(body_of(ChatCompletionRequest))],
 ) -> Response:
     """Answers a conversation, whole or as server-sent events."""
-    traceparent = request.headers.get("traceparent")
+    origin = origin_of(request)
     model = served(gateway, body.model)
-    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", traceparent=traceparent)
+    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", origin=origin)
     return await answer(
         gateway,
         request,

@@ -13,6 +13,7 @@ from server.openai import params
 from server.openai.call_form import call_form
 from server.openai.chat_schema import ChatCompletionRequest, as_sent
 from server.openai.constraints import check, constraint, for_chat
+from server.openai.origin import Origin
 from server.openai.plan import Plan, PromptJob, make_plan
 from server.openai.prompt import render_chat
 from server.openai.tool_choice import choice_as_json
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 async def plan_chat(
-    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, *, prefix: str, traceparent: str | None
+    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, *, prefix: str, origin: Origin
 ) -> tuple[Plan, AnswerReading]:
     """Every step between a checked body and generation (server.openai.serve.answer), for all endpoints that chat.
 
@@ -42,7 +43,7 @@ async def plan_chat(
         model=model,
         text=text,
         jobs=[job],
-        traceparent=traceparent,
+        origin=origin,
         keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
     )
     return plan, reading

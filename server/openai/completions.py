@@ -18,6 +18,7 @@ from server.openai.completion_schema import CompletionRequest, Prompt
 from server.openai.constraints import check, constraint
 from server.openai.docs import documented
 from server.openai.logprobs import CompletionLogprobWriter
+from server.openai.origin import origin_of
 from server.openai.plan import Plan, PromptJob, choices_wanted, make_plan, served
 from server.openai.serve import CompletionStream, answer
 from server.text.choice import Delta
@@ -47,8 +48,8 @@ async def completions(
     echoes = [""] * len(prompts)
     if body.echo:
         echoes = await gateway.texts.run(lambda: [_echo(text, prompt) for prompt in prompts])
-    traceparent = request.headers.get("traceparent")
-    plan = make_plan(gateway, body, prefix="cmpl-", model=model, text=text, jobs=jobs, traceparent=traceparent)
+    origin = origin_of(request)
+    plan = make_plan(gateway, body, prefix="cmpl-", model=model, text=text, jobs=jobs, origin=origin)
     by_choice = [echo for echo in echoes for _ in range(wanted)]
     return await answer(
         gateway,

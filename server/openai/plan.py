@@ -22,6 +22,7 @@ from server.openai.answers import (
 )
 from server.openai.constraints import Constraint
 from server.openai.options import GenerationOptions
+from server.openai.origin import Origin
 from server.text.choice import Choice
 from server.text.model import TextModel
 
@@ -131,7 +132,7 @@ def make_plan(
     model: ServedModel,
     text: TextModel,
     jobs: Sequence[PromptJob],
-    traceparent: str | None,
+    origin: Origin,
     keep_special_tokens: bool = False,
 ) -> Plan:
     """`prefix` begins the answer's id; `keep_special_tokens`: whatever the request says, since something reads them.
@@ -165,7 +166,9 @@ def make_plan(
                 prediction=job.prediction,
                 log_decisions=log_decisions,
                 cache_salt=options.cache_salt,
-                traceparent=traceparent,
+                caller=origin.caller,
+                drawn_seed=options.seed is None,
+                traceparent=origin.traceparent,
             )
             detokenizer = text.detokenizer(skip_special)
             detokenizer.prime(job.prefix)

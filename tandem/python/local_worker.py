@@ -18,6 +18,7 @@ from protocol.messages import (
     GrammarCheckRequest,
     ModelInfo,
     Ready,
+    RememberRequest,
     TokenizerInfo,
     VerifyRequest,
     VerifyResponse,
@@ -57,6 +58,10 @@ class LocalWorker(Generic[S]):
         answer = await self._within(seconds, self.service.draft(request))
         check_draft(request, answer, vocabulary_size)
         return answer
+
+    async def remember(self, request: RememberRequest, seconds: float) -> None:
+        assert isinstance(self.service, DraftService)
+        await self._within(seconds, self.service.remember(request))
 
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse:
         assert isinstance(self.service, TargetService)
