@@ -116,6 +116,9 @@ class GatewayConfig(BaseModel):
     speculation_metrics: Literal["none", "summary", "detailed"] = Field(
         default="summary", description="metrics.speculative_decoding in responses; detailed: step by step"
     )
+    vllm_metric_names: bool = Field(
+        default=True, description="show the vllm:spec_decode_* counters too, for tools that read no others"
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
     log_content: bool = Field(default=False, description="log decisions with tokens in them if a request asks")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter
-
 from basics.metrics import Watched
 from draft_worker.drafters import DRAFTERS
 from draft_worker.memory import AnswerMemory
@@ -25,16 +23,9 @@ def memory_counters(memory: AnswerMemory) -> list[Watched]:
 
 class DraftMetrics(WorkerMetrics):
     def __init__(self) -> None:
-        super().__init__()
-        drafts = Counter(
-            "tandem_spec_decode_num_drafts", "Drafts that hold a token", ["source"], registry=self.registry
-        )
-        draft_tokens = Counter(
-            "tandem_spec_decode_num_draft_tokens",
-            "Draft tokens of first candidates",
-            ["source"],
-            registry=self.registry,
-        )
+        super().__init__("draft")
+        drafts = self.counter("spec_decode_num_drafts", "Drafts that hold a token", "source")
+        draft_tokens = self.counter("spec_decode_num_draft_tokens", "Draft tokens of first candidates", "source")
         sources = [drafter.source for drafter in DRAFTERS]
         self._drafts = {source: drafts.labels(source) for source in sources}
         self._draft_tokens = {source: draft_tokens.labels(source) for source in sources}

@@ -41,7 +41,7 @@ def load_service(
     if (memory := service.memory) is not None:
         gauges = [*gauges, *memory_gauges(memory)]
         counters = [*counters, *memory_counters(memory)]
-    metrics.watch(gauges, counters)
+    metrics.loaded(service.info, gauges, counters)
     return service
 
 

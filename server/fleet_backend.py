@@ -14,7 +14,7 @@ from basics.names import LOOKUP
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
 from protocol.messages import Capabilities, Grammar, ModelInfo
-from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation
+from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation, pair_name
 from server.errors import InvalidRequest, NoModelYet
 from server.fleet.admission import Admission
 from server.fleet.calls import WorkerCalls
@@ -29,7 +29,7 @@ from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairSt
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import DraftSide
 from server.rounds.history import scope_of
-from server.rounds.loop import Planner, RoundLoop, Speculating
+from server.rounds.loop import OWN_DRAFTER, Planner, RoundLoop, Speculating
 from server.rounds.recovery import Patience, RetryBudget
 from server.rounds.sequence import TokenSequence
 from server.rounds.target_rounds import fault, target_drives
@@ -89,6 +89,15 @@ class Fleet:
     def workers(self) -> list[Worker]:
         """All of them, targets first."""
         return [*self._targets, *self._drafters]
+
+    def pairs(self) -> Iterable[str]:
+        target = self._admission.reference()
+        if target is None or target.info is None:
+            return []
+        drafts = {worker.info.id for worker in self._drafters if worker.info is not None}
+        if "target" in target.info.capabilities.rounds:
+            drafts.add(OWN_DRAFTER)
+        return [pair_name(target.info.id, draft) for draft in sorted(drafts)]
 
     def ready(self) -> tuple[bool, str]:
         details = [f"{w.role} {w.url}: {w.state} ({w.detail})" for w in self.workers]

@@ -27,7 +27,8 @@ def load_service(
     """
     engine = load(progress) if load is not None else _load(config, metrics, progress, on_death)
     service = TargetService(engine, config, metrics)
-    metrics.watch(
+    metrics.loaded(
+        service.info,
         [*engine.gauges(), *session_gauges(service.sessions)],
         [*engine.counters(), *session_counters(service.sessions)],
     )

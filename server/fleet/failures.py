@@ -9,6 +9,14 @@ _REFUSALS: dict[str, type[WireError]] = {
     error.code: error for error in (wire.BadRequest, wire.Unsupported, wire.ContextTooLong)
 }
 
+REASONS = (
+    "connect", "cut", "closed", "timeout", "bad_answer", "busy", "error", "not_ready", "refused", "unauthorized",
+    "left_alone", "session_lost",
+)  # fmt: skip
+"""Every `reason` of a WorkerFailure that is counted against a worker."""
+RESEND_REASONS = ("context_mismatch", "stale_round", "conflict")
+"""Every `reason` of a SessionLost."""
+
 
 class WorkerFailure(Exception):
     """The worker did not do its work. Every call is idempotent, so it may be asked of any worker again.

@@ -66,7 +66,7 @@ def _logprobs(plan: Plan, deltas: list[Delta]) -> ChatLogprobs | None:
 
 
 def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> BaseModel:
-    return ChatCompletion(
+    answer = ChatCompletion(
         id=plan.id,
         object="chat.completion",
         created=plan.created,
@@ -74,9 +74,9 @@ def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> Base
         choices=[_choice(plan, reading, index, own) for index, own in enumerate(deltas)],
         usage=plan.usage(),
         system_fingerprint=plan.fingerprint,
-        metrics=plan.speculative_metrics(),
-        tandem=plan.tandem(),
     )
+    plan.describe(answer)
+    return answer
 
 
 def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta]) -> ChatChoice:
@@ -137,7 +137,7 @@ class ChatChunks(CompletionStream):
             choices.append(final)
         chunks = [self._chunk([choice]) for choice in choices]
         if last and not self._plan.include_usage:
-            self._conclude(chunks[-1])
+            self._plan.describe(chunks[-1])
         return list[BaseModel](chunks)
 
     def closing(self) -> list[BaseModel]:
@@ -145,12 +145,8 @@ class ChatChunks(CompletionStream):
             return []
         chunk = self._chunk([])
         chunk.usage = self._plan.usage()
-        self._conclude(chunk)
+        self._plan.describe(chunk)
         return [chunk]
-
-    def _conclude(self, chunk: ChatCompletionChunk) -> None:
-        chunk.metrics = self._plan.speculative_metrics()
-        chunk.tandem = self._plan.tandem()
 
     def _choice(self, index: int, delta: ChatDelta) -> ChatChunkChoice:
         return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)

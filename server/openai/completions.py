@@ -108,11 +108,6 @@ def _answer(plan: Plan, choices: list[CompletionChoice]) -> Completion:
     )
 
 
-def _conclude(plan: Plan, completion: Completion) -> None:
-    completion.metrics = plan.speculative_metrics()
-    completion.tandem = plan.tandem()
-
-
 def _logprobs(plan: Plan, writer: CompletionLogprobWriter, deltas: list[Delta]) -> CompletionLogprobs | None:
     if plan.choices[0].request.logprobs is None:
         return None
@@ -135,7 +130,7 @@ def whole(plan: Plan, echoes: list[str], deltas: list[list[Delta]]) -> BaseModel
         )
     completion = _answer(plan, choices)
     completion.usage = plan.usage()
-    _conclude(plan, completion)
+    plan.describe(completion)
     return completion
 
 
@@ -155,7 +150,7 @@ class CompletionChunks(CompletionStream):
             return []
         chunk = self._chunk(delta.index, delta.text, delta)
         if last and not self._plan.include_usage:
-            _conclude(self._plan, chunk)
+            self._plan.describe(chunk)
         return [chunk]
 
     def closing(self) -> list[BaseModel]:
@@ -163,7 +158,7 @@ class CompletionChunks(CompletionStream):
             return []
         chunk = _answer(self._plan, [])
         chunk.usage = self._plan.usage()
-        _conclude(self._plan, chunk)
+        self._plan.describe(chunk)
         return [chunk]
 
     def _chunk(self, index: int, text: str, delta: Delta | None = None) -> Completion:

@@ -31,7 +31,7 @@ async def test_it_drafts_what_the_same_scope_was_answered_and_nobody_elses() -> 
         assert drafted(await worker.draft(**asked, history=MINE)) == ("history", [8, 9, 10, 11])
         assert drafted(await worker.draft(**asked, history=OTHER, round=1)) == ("lookup", [])
         assert drafted(await worker.draft(**asked, round=2)) == ("lookup", []), "no scope, no memory"
-        assert await worker.metric("tandem_history_tokens") == len(ANSWER) + 1
+        assert await worker.metric("tandem_draft_history_tokens") == len(ANSWER) + 1
         assert (await worker.client.get("/v1/model")).json()["capabilities"]["history"] is True
 
 

@@ -85,8 +85,7 @@ class ResponseEvents:
         plan = self._plan
         response = self._response("incomplete" if self._incomplete else "completed")
         response.usage = self._usage()
-        response.metrics = plan.speculative_metrics()
-        response.tandem = plan.tandem()
+        plan.describe(response)
         if self._incomplete:
             response.incomplete_details = Incomplete(reason="max_output_tokens")
         else:
