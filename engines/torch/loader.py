@@ -17,7 +17,7 @@ from engines.runtime.rows import Row
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
 from engines.torch.draft_weights import load_draft
 from engines.torch.linear import pack_linear_layers, packed_head_bytes
-from engines.torch.memory import cache_shape, check_fits, slots_within, weight_bytes
+from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, weight_bytes
 from engines.torch.quantization import check_quantization
 from engines.torch.runner import Runner
 from engines.torch.support import check_supported, context_length
@@ -70,9 +70,10 @@ def load_runner(
         if files.parts is None:  # a trained draft has its scales beside its weights
             check_quantization(files.folder, config)
         shape = cache_shape(config)
-        slots = slots_within(kv_memory_bytes, shape, length, kind) if num_slots is None else num_slots
+        states = state_bytes(config, kind)
+        slots = slots_within(kv_memory_bytes, shape, length, kind, states) if num_slots is None else num_slots
         weights = weight_bytes(files.folder, kind) + packed_head_bytes(config, kind, place)
-        check_fits(weights, shape, slots, length, kind, place)
+        check_fits(weights, shape, slots, length, kind, place, states)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
     if files.parts is not None:
