@@ -82,7 +82,8 @@ def measure(worker: Process, sequences: int, options: argparse.Namespace) -> str
     after, spent = metrics(worker.url), cpu_seconds(worker) - spent
     caller.close()
     passes, seconds = (
-        after[f"tandem_forward_seconds_{kind}"] - before[f"tandem_forward_seconds_{kind}"] for kind in ("count", "sum")
+        after[f"tandem_draft_forward_seconds_{kind}"] - before[f"tandem_draft_forward_seconds_{kind}"]
+        for kind in ("count", "sum")
     )
     fastest, average = quantiles(times, n=10)[0], mean(times)
     model = seconds * 1e3 / options.calls

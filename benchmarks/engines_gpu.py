@@ -77,19 +77,17 @@ def _counters(client: Client, rig: Rig) -> dict[str, float]:
     """Rounds with drafts and what was accepted, of the server; calls of the draft worker and their seconds."""
     page = client.metrics()
 
-    def total(page: dict[str, float], *names: str) -> float:
-        return sum(value for key, value in page.items() if key.split("{")[0] in names)
+    def total(page: dict[str, float], name: str) -> float:
+        return sum(value for key, value in page.items() if key.split("{")[0] == name)
 
     found = {
-        "drafts": total(page, "vllm:spec_decode_num_drafts_total", "tandem_spec_decode_num_drafts_total"),
-        "accepted": total(
-            page, "vllm:spec_decode_num_accepted_tokens_total", "tandem_spec_decode_num_accepted_tokens_total"
-        ),
+        "drafts": total(page, "vllm:spec_decode_num_drafts_total"),
+        "accepted": total(page, "vllm:spec_decode_num_accepted_tokens_total"),
     }
     if rig.draft is not None:
         page = {key: value for key, value in client.metrics(rig.draft.url).items() if "/v1/draft/batch" in key}
-        found["draft_seconds"] = total(page, "tandem_http_request_duration_seconds_sum")
-        found["draft_calls"] = total(page, "tandem_http_request_duration_seconds_count")
+        found["draft_seconds"] = total(page, "tandem_draft_http_request_duration_seconds_sum")
+        found["draft_calls"] = total(page, "tandem_draft_http_request_duration_seconds_count")
     return found
 
 

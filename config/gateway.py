@@ -54,8 +54,28 @@ class GatewayConfig(BaseModel):
     cors_origins: list[str] = Field(default=[], max_length=64, description="browser origins allowed to call; none: off")
 
     # What the model's text is read for.
-    tool_call_parser: Literal["auto", "none", "hermes", "llama3_json", "mistral"] = Field(
-        default="auto", description="how the model writes tool calls; auto: as its chat template says, or its name"
+    tool_call_parser: Literal[
+        "auto",
+        "none",
+        "json",
+        "hermes",
+        "llama3_json",
+        "mistral",
+        "mistral_v11",
+        "deepseek_v3",
+        "deepseek_v31",
+        "kimi",
+        "glm",
+        "qwen3_coder",
+        "gemma4",
+        "functiongemma",
+        "granite",
+        "phi4_mini",
+        "command_a",
+        "command_r",
+    ] = Field(
+        default="auto",
+        description="how the model writes tool calls; auto: as its chat template says, or its name, else as plain json",
     )
     reasoning_parser: Literal["auto", "none", "think", "seed", "magistral"] = Field(
         default="auto", description="the tags that the model thinks between; auto: those of its chat template"
@@ -95,6 +115,9 @@ class GatewayConfig(BaseModel):
 
     speculation_metrics: Literal["none", "summary", "detailed"] = Field(
         default="summary", description="metrics.speculative_decoding in responses; detailed: step by step"
+    )
+    vllm_metric_names: bool = Field(
+        default=True, description="show the vllm:spec_decode_* counters too, for tools that read no others"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
     log_content: bool = Field(default=False, description="log decisions with tokens in them if a request asks")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, SecretStr, model_validator
@@ -158,6 +159,13 @@ class DraftWorkerConfig(WorkerConfig):
     )
     prediction_window: int = Field(
         default=64, ge=1, le=4_096, description="how far ahead in a prediction text is looked for after a mismatch"
+    )
+
+    history_mb: int = Field(
+        default=64, ge=0, le=1_048_576, description="memory for answers that drafts are copied from, in MiB; 0: none"
+    )
+    history_file: Path | None = Field(
+        default=None, description="where that memory is kept over restarts (token ids, readable by the user alone)"
     )
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ from basics.names import LOOKUP
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import DraftEngine
 from draft_worker.grammars import SessionGrammars, load_vocabulary
-from draft_worker.metrics import DraftMetrics
+from draft_worker.metrics import DraftMetrics, memory_counters, memory_gauges
 from draft_worker.service import DraftService
 from engines.errors import ModelError
 from engines.table import adapter
@@ -21,6 +21,8 @@ from protocol.messages import (
     DraftBatchResponse,
     DraftRequest,
     DraftResponse,
+    RememberRequest,
+    RememberResponse,
     TokenizerInfo,
 )
 from serving.disconnects import until_client_leaves
@@ -55,7 +57,10 @@ def create_app(
         if engine is not None:
             gauges += engine.gauges()
             counters += engine.counters()
-        metrics.watch(gauges, counters)
+        if (memory := service.memory) is not None:
+            gauges = [*gauges, *memory_gauges(memory)]
+            counters = [*counters, *memory_counters(memory)]
+        metrics.loaded(service.info, gauges, counters)
         return service
 
     lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError, on_loaded)
@@ -69,6 +74,9 @@ def create_app(
         answers = await until_client_leaves(request.receive, serve_batch(items, draft, DraftBatchItem))
         return json_response(DraftBatchResponse(items=answers))
 
+    async def remember(request: RememberRequest) -> RememberResponse:
+        return await lifecycle.get().remember(request)
+
     def tokenizer() -> TokenizerInfo:
         engine = lifecycle.get().engine
         if engine is None:
@@ -77,6 +85,7 @@ def create_app(
 
     shell.post("/v1/draft", DraftRequest, DraftResponse, draft)
     shell.route("/v1/draft/batch", DraftBatchRequest, DraftBatchResponse, draft_batch)
+    shell.post("/v1/remember", RememberRequest, RememberResponse, remember)
     shell.get("/v1/tokenizer", TokenizerInfo, tokenizer, also=(404,))
     add_common_routes(shell, lifecycle, metrics)
     return shell.app

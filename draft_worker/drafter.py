@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, Self
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, DraftEngine
 from draft_worker.grammars import SessionGrammars
+from draft_worker.memory import AnswerMemory
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 from worker.session import Session
 
@@ -48,11 +49,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What drafters are made of: the settings, and the model and the target's grammars, if any."""
+    """What drafters are made of: the settings, and the model, the target's grammars and the memory, if any."""
 
     config: DraftWorkerConfig
     engine: DraftEngine | None = None
     grammars: SessionGrammars | None = None
+    memory: AnswerMemory | None = None
 
 
 class Drafter(Protocol):

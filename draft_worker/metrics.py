@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter
-
+from basics.metrics import Watched
 from draft_worker.drafters import DRAFTERS
+from draft_worker.memory import AnswerMemory
 from protocol.messages import DraftResponse
 from worker.metrics import WorkerMetrics
 
 
+def memory_gauges(memory: AnswerMemory) -> list[Watched]:
+    return [
+        ("history_bytes", "Memory that remembered answers take", lambda: memory.bytes),
+        ("history_tokens", "Tokens of remembered answers", lambda: memory.tokens),
+        ("history_scopes", "Callers and salts whose answers are remembered", lambda: memory.scopes),
+    ]
+
+
+def memory_counters(memory: AnswerMemory) -> list[Watched]:
+    return [("num_history_evictions", "Pieces of remembered answers forgotten to make room", lambda: memory.evictions)]
+
+
 class DraftMetrics(WorkerMetrics):
     def __init__(self) -> None:
-        super().__init__()
-        drafts = Counter(
-            "tandem_spec_decode_num_drafts", "Drafts that hold a token", ["source"], registry=self.registry
-        )
-        draft_tokens = Counter(
-            "tandem_spec_decode_num_draft_tokens",
-            "Draft tokens of first candidates",
-            ["source"],
-            registry=self.registry,
-        )
+        super().__init__("draft")
+        drafts = self.counter("spec_decode_num_drafts", "Drafts that hold a token", "source")
+        draft_tokens = self.counter("spec_decode_num_draft_tokens", "Draft tokens of first candidates", "source")
         sources = [drafter.source for drafter in DRAFTERS]
         self._drafts = {source: drafts.labels(source) for source in sources}
         self._draft_tokens = {source: draft_tokens.labels(source) for source in sources}

@@ -8,16 +8,30 @@ from typing import Any, get_args
 
 from basics.names import LOOKUP
 from config.workers import DraftWorkerConfig
+from draft_worker import memory_file
 from draft_worker.checks import check_draft
 from draft_worker.drafter import Asked, Means, Memory
 from draft_worker.drafters import DRAFTERS
 from draft_worker.engine import Drafted, DraftEngine, capabilities
 from draft_worker.grammars import SessionGrammars
+from draft_worker.memory import AnswerMemory
 from draft_worker.metrics import DraftMetrics
+from draft_worker.segment import LONGEST_MATCH
 from protocol.errors import EngineFailure
-from protocol.messages import MAX_TOKENS_PER_MESSAGE, DraftRequest, DraftResponse, GrammarType, ModelInfo
+from protocol.messages import (
+    MAX_TOKENS_PER_MESSAGE,
+    DraftRequest,
+    DraftResponse,
+    GrammarType,
+    ModelInfo,
+    RememberRequest,
+    RememberResponse,
+)
 from worker.session import Session
 from worker.sessions import SessionTable
+
+_PIECE = 4_096
+"""Tokens that are remembered at once; an answer's pieces overlap, so that a match goes on from one to the next."""
 
 
 class DraftService:
@@ -32,10 +46,16 @@ class DraftService:
     ) -> None:
         """Drafters are made of the engine and of `grammars` where these are given (draft_worker/drafters)."""
         self.engine = engine
-        self.info = engine.info if engine is not None else _lookup_info(config)
+        info = engine.info if engine is not None else _lookup_info(config)
+        able = info.capabilities.model_copy(update={"history": config.history_mb > 0})
+        self.info = info.model_copy(update={"capabilities": able})
+        self.memory = AnswerMemory(config.history_mb * 2**20) if config.history_mb > 0 else None
+        self._history_file = config.history_file if self.memory is not None else None
+        if self.memory is not None and self._history_file is not None:
+            memory_file.load(self.memory, self._history_file)
         self._metrics = metrics
         self._grammars = grammars
-        means = Means(config, engine, grammars)
+        means = Means(config, engine, grammars, self.memory)
         self._drafters = [drafter for kind in DRAFTERS if (drafter := kind.of(means)) is not None]
         self.sessions: SessionTable[Memory] = SessionTable(
             dict, self._on_drop, config.max_sessions, config.max_session_tokens, config.session_idle_ms / 1000
@@ -68,6 +88,15 @@ class DraftService:
         response: DraftResponse = await self.sessions.result(call)
         return response
 
+    async def remember(self, request: RememberRequest) -> RememberResponse:
+        """An answer as it ended, to be drafted from later."""
+        if self.memory is not None:
+            for start in range(0, len(request.token_ids), _PIECE):
+                begin = max(0, start - LONGEST_MATCH)
+                self.memory.add(request.history, request.token_ids[begin : start + _PIECE])
+                await asyncio.sleep(0)  # others are served meanwhile
+        return RememberResponse(remembered=self.memory is not None)
+
     async def delete(self, session_id: str) -> None:
         """Forget a session, if it is held; its call in flight ends."""
         await self.sessions.delete(session_id)
@@ -76,6 +105,8 @@ class DraftService:
         """Let running work end, then stop the engine."""
         began = time.monotonic()
         await self.sessions.close(patience)
+        if self.memory is not None and self._history_file is not None:
+            await asyncio.to_thread(memory_file.save, self.memory.answers(), self._history_file)
         if self._grammars is not None:
             self._grammars.close()
         if self.engine is not None:

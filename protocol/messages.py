@@ -26,6 +26,8 @@ GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar"
 Source = Annotated[str, Field(max_length=32, pattern=r"^[a-z][a-z0-9_]*$")]
 """A drafter's name. Not a fixed list: a draft worker may have drafters that a gateway has not heard of."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+HistoryScope = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
+"""Whose answers a draft worker may remember and draft from: the gateway's hash of key, salt and vocabulary."""
 
 
 class Message(BaseModel):
@@ -176,6 +178,7 @@ class DraftRequest(SequenceRequest):
     draft_model: str | None = Field(default=None, max_length=256, description="null: the worker's default drafter")
     lookahead_tokens: int = Field(default=0, ge=0, le=MAX_DRAFT_TOKENS)
     prediction: Prediction | None = None
+    history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
 
 
 class DraftTimings(Reply):
@@ -192,6 +195,18 @@ class DraftResponse(Reply):
     source: Source
     cached_tokens: int = Field(description="context tokens that were not computed again")
     timings: DraftTimings
+
+
+class RememberRequest(Message):
+    """`POST /v1/remember` on a draft worker: an answer as it ended, to be drafted from under the same scope."""
+
+    protocol: Literal[1] = 1
+    history: HistoryScope
+    token_ids: TokenIds = Field(description="the prompt's last tokens and the whole output")
+
+
+class RememberResponse(Reply):
+    remembered: bool = Field(description="false: the worker has no memory")
 
 
 class VerifyRequest(SequenceRequest):
@@ -345,6 +360,7 @@ class Capabilities(Reply):
     grammar_types: list[GrammarType]
     q: bool = Field(default=False, description="a draft worker that can send q")
     prediction: bool = False
+    history: bool = Field(default=False, description="a draft worker that remembers answers")
     batch_invariant: bool = False
     target_rounds_sampled: bool = Field(
         default=False, description="rounds that the target drives carry drafts at temperature above 0 too"

@@ -14,11 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from config.gateway import GatewayConfig
 from server.backend import Backend
+from server.described import BuildInfo, VllmNames
 from server.errors import ApiError
 from server.gateway import Gateway
 from server.http import operations
 from server.http.auth import ApiKeys
 from server.http.middleware import Authentication, ConcurrencyLimit, RequestBoundary, send_error
+from server.http.record import note_error
 from server.metrics import GatewayMetrics
 from server.openai import chat, completions, models
 from server.openai.docs import BODIES
@@ -31,7 +33,9 @@ from serving.tasks import TaskOwner
 def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
     """The app owns `backend` from its start to its end. Raises OSError or ValueError on an unreadable key file."""
     logging.getLogger("server").setLevel(config.log_level.upper())
-    metrics = GatewayMetrics(backend.collectors())
+    metrics = GatewayMetrics([*backend.collectors(), BuildInfo(backend.model)])
+    if config.vllm_metric_names:
+        metrics.registry.register(VllmNames(metrics, backend.model))
     gateway = Gateway(config, backend, TextModels(), metrics, TaskOwner())
 
     @asynccontextmanager
@@ -60,7 +64,7 @@ def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
 
     async def answer_api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)
-        metrics.errors.labels(error.status, error.code or "").inc()
+        note_error(request.scope, metrics, error)
         return _ErrorResponse(error)
 
     async def answer_http_error(request: Request, error: Exception) -> Response:

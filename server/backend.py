@@ -36,7 +36,9 @@ class RoundTimings:
 class Round:
     """Tokens that one round added. `num_drafted` is 0 for plain decoding; `num_accepted` <= len(token_ids).
 
-    `cached_tokens`: context tokens that the target did not compute again; null if it did not say.
+    `cached_tokens`: context tokens that the target did not compute again; null if it did not say. `target` and `draft`
+    are the models' ids, `draft` null where nothing was to draft; `speculative`: a draft was asked for, whatever came
+    of it.
     """
 
     token_ids: list[int]
@@ -50,6 +52,18 @@ class Round:
     num_candidates: int = 0
     cached_tokens: int | None = None
     timings: RoundTimings = field(default_factory=RoundTimings)
+    target: str = ""
+    draft: str | None = None
+    speculative: bool = False
+
+    @property
+    def pair(self) -> str:
+        return pair_name(self.target, self.draft)
+
+
+def pair_name(target: str, draft: str | None) -> str:
+    """How metrics and logs call two models that work together, or a target alone."""
+    return target if draft is None else f"{target}+{draft}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,10 @@ class GenerationRequest:
     prediction: list[int] | None = None
     log_decisions: bool = False
     cache_salt: str | None = None
+    caller: str = ""
+    """Who asks, as a hash of the API key: what one caller was answered is never drafted from for another."""
+    drawn_seed: bool = False
+    """The seed is the gateway's own, drawn for this request: its noise is new."""
     traceparent: str | None = None
 
 
@@ -143,6 +161,10 @@ class Backend(RoundSource, Protocol):
 
     def ready(self) -> tuple[bool, str]:
         """Whether requests can be served, and in words why (not). Never blocks."""
+        ...
+
+    def pairs(self) -> Iterable[str]:
+        """The pairs (`pair_name`) that the workers known now can make. Never blocks."""
         ...
 
     def collectors(self) -> Iterable[Collector]:

@@ -14,7 +14,7 @@ from basics.names import LOOKUP
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
 from protocol.messages import Capabilities, Grammar, ModelInfo
-from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation
+from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation, pair_name
 from server.errors import InvalidRequest, NoModelYet
 from server.fleet.admission import Admission
 from server.fleet.client import WorkerClient
@@ -27,7 +27,8 @@ from server.fleet.worker import Role, Worker
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import DraftSide
-from server.rounds.loop import Planner, RoundLoop, Speculating
+from server.rounds.history import scope_of
+from server.rounds.loop import OWN_DRAFTER, Planner, RoundLoop, Speculating
 from server.rounds.recovery import Patience, RetryBudget
 from server.rounds.sequence import TokenSequence
 from server.rounds.target_rounds import fault, target_drives
@@ -81,6 +82,15 @@ class Fleet:
     def collectors(self) -> Iterable[Collector]:
         return self._metrics.collectors()
 
+    def pairs(self) -> Iterable[str]:
+        target = self._admission.reference()
+        if target is None or target.info is None:
+            return []
+        drafts = {worker.info.id for worker in self._drafters if worker.info is not None}
+        if "target" in target.info.capabilities.rounds:
+            drafts.add(OWN_DRAFTER)
+        return [pair_name(target.info.id, draft) for draft in sorted(drafts)]
+
     def ready(self) -> tuple[bool, str]:
         details = [f"{w.role} {w.url}: {w.state} ({w.detail})" for w in (*self._targets, *self._drafters)]
         return self._admission.reference() is not None, "; ".join(details)
@@ -126,7 +136,15 @@ class Fleet:
                 lookup = LOOKUP if self._draft_model(request.speculation.draft_model) == LOOKUP else None
                 facts = info.capabilities.facts(request.speculation.strategy)
                 needs_q = facts is not None and facts.needs_q
-                drafts = DraftSide(context, drafters, info.vocabulary.logits_size, self._patience.call, lookup, needs_q)
+                drafts = DraftSide(
+                    context,
+                    drafters,
+                    info.vocabulary.logits_size,
+                    self._patience.call,
+                    lookup,
+                    needs_q,
+                    scope_of(request, info.vocabulary, needs_q),
+                )
                 speculating = Speculating(
                     drafts=drafts,
                     planner=self._planner(request, drafters, info),

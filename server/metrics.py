@@ -2,26 +2,55 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from basics.names import MAX_CANDIDATES
 from server.backend import Round
+from server.errors import ApiError
+from server.speedup import SpeedUps
 from server.text.choice import Choice
 
 _FIRST_TOKEN = (0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
-_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1, 2.5, 5)
+_TOKEN = (
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.075,
+    0.1,
+    0.15,
+    0.2,
+    0.3,
+    0.5,
+    0.75,
+    1,
+    2.5,
+    5,
+    7.5,
+    10,
+    20,
+    40,
+    80,
+)
 _REQUEST = (0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 60, 120, 240, 480, 960, 1920)
 _PHASE = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1, 2.5, 10)
 _TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 _DRAFT_LENGTH = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
-_MOST_SOURCES = 16
+_MOST_NAMES = 16
+_SOURCES = ("model", "lookup", "prediction", "grammar", "history")
+_FINISHED_REASONS = ("stop", "length", "abort", "error")
 _PHASES = ("draft", "verify_forward", "sample", "queue", "network", "total")
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of no use to Prometheus
 
 
 class GatewayMetrics:
@@ -29,7 +58,8 @@ class GatewayMetrics:
 
     def __init__(self, collectors: Iterable[Collector] = ()) -> None:
         """`collectors` are shown beside its own."""
-        self._sources: set[str] = set()
+        self._sources = _Names()
+        self._pairs = _Names()
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         for collector in collectors:
@@ -48,7 +78,9 @@ class GatewayMetrics:
         self.waiting = gauge("num_requests_waiting", "Choices that wait for their first token")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed")
         self.generation_tokens = counter("generation_tokens", "Tokens generated and counted in usage")
-        self.success = counter("request_success", "Choices that were completed", "finished_reason")
+        self.success = counter("request_success", "Choices that ended, by how", "finished_reason")
+        for reason in _FINISHED_REASONS:
+            self.success.labels(reason)  # at 0: `rate` does not see a series that is born at 1
         self.request_prompt_tokens = histogram("request_prompt_tokens", "Prompt tokens of a choice", _TOKENS)
         self.request_generation_tokens = histogram("request_generation_tokens", "Tokens of a finished choice", _TOKENS)
         self.ttft = histogram(
@@ -62,12 +94,22 @@ class GatewayMetrics:
         )
         self.e2e = histogram("e2e_request_latency_seconds", "From the request's arrival to its last token", _REQUEST)
 
-        self.drafts = counter("spec_decode_num_drafts", "Rounds that carried draft tokens", "source")
-        self.draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified", "source")
-        self.accepted = counter("spec_decode_num_accepted_tokens", "Draft tokens accepted", "source")
-        self.accepted_per_pos = counter(
-            "spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted, by their place in the draft", "position"
+        self.queue_time = histogram(
+            "request_queue_time_seconds", "How long a choice waited for room in its target's batch", _FIRST_TOKEN
         )
+
+        by = ("pair", "source")
+        self.drafts = counter("spec_decode_num_drafts", "Rounds that carried draft tokens", *by)
+        self.draft_tokens = counter("spec_decode_num_draft_tokens", "Draft tokens verified", *by)
+        self.accepted = counter("spec_decode_num_accepted_tokens", "Draft tokens accepted", *by)
+        self.accepted_per_pos = counter(
+            "spec_decode_num_accepted_tokens_per_pos",
+            "Draft tokens accepted, by their place in the draft",
+            "pair",
+            "position",
+        )
+        self.speedups = SpeedUps()
+        registry.register(self.speedups)
         self.draft_length = histogram("spec_decode_draft_length", "Draft tokens in use in a round (γ)", _DRAFT_LENGTH)
         self.candidates = histogram(
             "spec_decode_num_candidates", "Candidates in use in a round (N)", range(MAX_CANDIDATES + 1)
@@ -77,17 +119,23 @@ class GatewayMetrics:
 
         self.http_requests = counter("http_requests", "HTTP requests answered", "method", "path", "status")
         self.errors = counter("request_errors", "Errors sent to clients, in a stream too", "status", "code")
+        for status, code in _errors():
+            self.errors.labels(status, code)
 
     def source_label(self, source: str | None) -> str:
-        """Who drafted, as a label's value. Draft workers name their drafters: past a few names all others are one."""
-        if source is None:
-            return "unknown"
-        if len(self._sources) < _MOST_SOURCES:
-            self._sources.add(source)
-        return source if source in self._sources else "other"
+        """Who drafted, as a label's value."""
+        return self._sources.label(source)
 
-    def text(self) -> bytes:
-        """In Prometheus' text format."""
+    def pair_label(self, pair: str) -> str:
+        """A pair of models as a label's value."""
+        return self._pairs.label(pair or None)
+
+    def text(self, pairs: Iterable[str] = ()) -> bytes:
+        """In Prometheus' text format. The counters of these pairs are there even if nothing was drafted yet."""
+        for pair in map(self.pair_label, pairs):
+            for source in _SOURCES:
+                for counter in (self.drafts, self.draft_tokens, self.accepted):
+                    counter.labels(pair, source)
         return generate_latest(self.registry)
 
     @contextmanager
@@ -99,6 +147,12 @@ class GatewayMetrics:
         self.request_prompt_tokens.observe(prompt_tokens)
         try:
             yield sequence
+        except asyncio.CancelledError:
+            sequence.ended("abort")
+            raise
+        except BaseException:
+            sequence.ended("error")
+            raise
         finally:
             (self.waiting if sequence.first is None else self.running).dec()
 
@@ -116,6 +170,7 @@ class SequenceMetrics:
         self._metrics = metrics
         self._arrived = arrived
         self._last = 0.0
+        self._ended = False
         self.first: float | None = None
 
     def round(self, round: Round, choice: Choice, kept: int) -> None:
@@ -126,23 +181,51 @@ class SequenceMetrics:
             metrics.waiting.dec()
             metrics.running.inc()
             metrics.ttft.observe(now - self._arrived)
+            metrics.queue_time.observe(round.timings.queue / 1000)
         else:
             metrics.itl.observe(now - self._last)
+            metrics.speedups.observe(round, metrics.pair_label(round.pair), kept)
         self._last = now
         metrics.generation_tokens.inc(kept)
         metrics.observe_round(round)
         if round.num_drafted:
-            source = metrics.source_label(round.source)
+            labels = pair, _ = metrics.pair_label(round.pair), metrics.source_label(round.source)
             accepted = choice.counts.step_accepted[-1]
-            metrics.drafts.labels(source).inc()
-            metrics.draft_tokens.labels(source).inc(round.num_drafted)
-            metrics.accepted.labels(source).inc(accepted)
-            for position in range(accepted):
-                metrics.accepted_per_pos.labels(position).inc()
+            metrics.drafts.labels(*labels).inc()
+            metrics.draft_tokens.labels(*labels).inc(round.num_drafted)
+            metrics.accepted.labels(*labels).inc(accepted)
+            for position in range(round.num_drafted):  # one that was not accepted too, so that it starts at 0
+                metrics.accepted_per_pos.labels(pair, position).inc(position < accepted)
         if choice.finish_reason is not None:
             tokens = choice.counts.completion_tokens
-            metrics.success.labels(choice.finish_reason).inc()
+            self.ended(choice.finish_reason)
             metrics.request_generation_tokens.observe(tokens)
             metrics.e2e.observe(now - self._arrived)
             if tokens > 1:
                 metrics.tpot.observe((now - self.first) / (tokens - 1))
+
+    def ended(self, reason: str) -> None:
+        """Only how it ended first counts: a complete text may still be on its way to a client who leaves."""
+        if not self._ended:
+            self._ended = True
+            self._metrics.success.labels(reason).inc()
+
+
+class _Names:
+    """Values of a label that workers give, so that there is no end to them: past a few, all others are `other`."""
+
+    def __init__(self) -> None:
+        self._known: set[str] = set()
+
+    def label(self, name: str | None) -> str:
+        if name is None:
+            return "unknown"
+        if len(self._known) < _MOST_NAMES:
+            self._known.add(name)
+        return name if name in self._known else "other"
+
+
+def _errors(kind: type[ApiError] = ApiError) -> set[tuple[int, str]]:
+    """Status and code of every kind of error that has a code of its own."""
+    own = {(kind.status, kind.code)} if kind.code is not None else set()
+    return own.union(*(_errors(special) for special in kind.__subclasses__()))

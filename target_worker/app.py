@@ -50,7 +50,8 @@ def create_app(
     def load_service(progress: Callable[[str], None]) -> TargetService:
         engine = load(progress) if load is not None else _load(config, metrics, progress, lifecycle.fail)
         service = TargetService(engine, config, metrics)
-        metrics.watch(
+        metrics.loaded(
+            service.info,
             [*engine.gauges(), *session_gauges(service.sessions)],
             [*engine.counters(), *session_counters(service.sessions)],
         )

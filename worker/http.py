@@ -29,7 +29,7 @@ from worker.errors import (
     invalid_message,
 )
 from worker.guard import PROTECTED, Guard
-from worker.metrics import WorkerMetrics
+from worker.metrics import CLIENT_GONE, WorkerMetrics
 
 logger = logging.getLogger(__name__)
 M = TypeVar("M", bound=BaseModel)
@@ -141,7 +141,7 @@ async def _answer_wire_error(request: Request, error: Exception) -> Response:
 
 
 async def _note_client_gone(request: Request, error: Exception) -> Response:
-    request.app.state.metrics.errors.labels("client_gone").inc()
+    request.app.state.metrics.errors.labels(CLIENT_GONE).inc()
     return Response(status_code=CLIENT_GONE_STATUS)
 
 

@@ -21,11 +21,13 @@ def add_common_routes(shell: Shell, lifecycle: Lifecycle[Any], metrics: WorkerMe
     """/health, /ready, /metrics, /v1/model and the deletion of sessions."""
     app = shell.app
 
+    @app.head("/ready", response_model=None, include_in_schema=False)
     @app.get("/ready", response_model=None, responses={200: {"model": Ready}, 503: {"model": Ready}})
     async def ready() -> Response:
         state = lifecycle.ready()
         return json_response(state, 200 if state.ready else 503)
 
+    @app.head("/metrics", response_model=None, include_in_schema=False)
     @app.get("/metrics", response_model=None, responses={200: {"content": {"text/plain": {}}}})
     async def page() -> Response:
         return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)

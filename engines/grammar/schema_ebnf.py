@@ -7,16 +7,17 @@ regular (strings, numbers, names) becomes right-linear rules, one for each state
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, Literal
 
-from engines.grammar.automata import And, Atom, Automaton, Expr, Or
+from engines.grammar.automata import And, Atom, Automaton, Expr, Or, matches
 from engines.grammar.charsets import ANY
 from engines.grammar.errors import GrammarError
+from engines.grammar.layouts import Layout
 from engines.grammar.numbers import number_automaton
 from engines.grammar.schema_cases import Case, Node
 from engines.grammar.schema_forms import FREE_INTEGER, FREE_NUMBER, ArrayForm, Forms, ObjectForm
 from engines.grammar.schema_reading import Document, with_path
-from engines.grammar.strings import ANY_STRING, character_class, finite, spelled, string_automaton
+from engines.grammar.strings import ANY_STRING, character_class, finite, spelled, string_automaton, string_language
 
 MAX_RULES = 30_000
 MAX_COUNTED = 200
@@ -40,12 +41,17 @@ class _Ref(str):
 
 
 _Alternative = list[str]
+# Where a value stands: in JSON, or in a layout, as its outermost object or as a member of one.
+_Depth = Literal["json", "root", "member"]
 
 
-def schema_ebnf(schema: Any) -> str:
-    """An EBNF with a rule `root`. Raises GrammarError by the path of what cannot be enforced."""
+def schema_ebnf(schema: Any, layout: Layout | None = None) -> str:
+    """An EBNF with a rule `root`, of an object where there is a `layout`; without, of a value as JSON.
+
+    Raises GrammarError by the path of what cannot be enforced.
+    """
     try:
-        return _Writer(Document(schema)).text()
+        return _Writer(Document(schema), layout).text()
     except RecursionError:
         raise GrammarError("the JSON schema combines too many schemas at one place") from None
 
@@ -56,21 +62,22 @@ def literal(text: str) -> str:
 
 
 class _Writer:
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, layout: Layout | None) -> None:
+        self._layout = layout
         self._forms = Forms(document)
         self._root = (Node(document.schema),)
         self._rules: dict[str, list[_Alternative]] = {}
-        self._values: dict[frozenset[Node], _Ref] = {}
-        self._waiting: list[tuple[_Ref, Case]] = []
-        self._automata: dict[tuple[str, Expr], _Ref] = {}
+        self._values: dict[tuple[frozenset[Node], _Depth], _Ref] = {}
+        self._waiting: list[tuple[_Ref, Case, _Depth]] = []
+        self._automata: dict[tuple[str, Expr, str], _Ref] = {}
         self._chain: dict[tuple[int, int], _Ref] = {}
 
     def text(self) -> str:
-        root = self._value(self._root)
+        root = self._value(self._root, "json" if self._layout is None else "root")
         while self._waiting:
-            name, nodes = self._waiting.pop()
+            name, nodes, depth = self._waiting.pop()
             path = nodes[0].schema.path if nodes else "$"
-            self._rules[name] = self._alternatives(nodes, path)
+            self._rules[name] = self._alternatives(nodes, path, depth)
             if len(self._rules) > MAX_RULES:
                 raise GrammarError(f"the JSON schema takes more than {MAX_RULES} rules")
         self._rules["root"] = [[root]]
@@ -85,23 +92,58 @@ class _Writer:
         self._rules[name] = []
         return name
 
-    def _value(self, nodes: Case) -> _Ref:
-        key = frozenset(nodes)
+    def _value(self, nodes: Case, depth: _Depth) -> _Ref:
+        key = frozenset(nodes), depth
         if key not in self._values:
             self._values[key] = self._new()
-            self._waiting.append((self._values[key], nodes))
+            self._waiting.append((self._values[key], nodes, depth))
         return self._values[key]
 
-    def _alternatives(self, nodes: Case, path: str) -> list[_Alternative]:
+    def _alternatives(self, nodes: Case, path: str, depth: _Depth) -> list[_Alternative]:
         form = self._forms.of(nodes)
-        found: list[_Alternative] = [[literal(_dump(value))] for value in form.constants]
+        layout = self._layout
+        if layout is None or depth == "json":
+            found: list[_Alternative] = [[literal(_dump(value))] for value in form.constants]
+        elif depth == "root":
+            if not form.objects:
+                raise GrammarError(f"{path} must be an object that is not a constant")
+            return [[layout.begin, self._object(each, path, layout)] for each in form.objects]
+        else:
+            found = self._constants(form.constants, path, layout)
         if form.numbers:
             found.append([with_path(path, lambda: self._number(form.numbers))])
         if form.strings:
-            found += with_path(path, lambda: self._string(form.strings))
-        found += [['"["', self._array(array)] for array in form.arrays]
-        found += [['"{"', self._object(each, path)] for each in form.objects]
+            quoted = layout is None or depth == "json"
+            found += with_path(path, lambda: self._string(form.strings) if quoted else self._unquoted(form.strings))
+        own = layout if depth == "member" and layout is not None and not layout.json_inside else None
+        inner: _Depth = "member" if own is not None else "json"
+        found += [['"["', self._array(array, inner)] for array in form.arrays]
+        found += [['"{"' if own is None else own.begin, self._object(each, path, own)] for each in form.objects]
         return found
+
+    def _constants(self, values: list[Any], path: str, layout: Layout) -> list[_Alternative]:
+        """Constants that are strings stand without JSON's quotes; others as JSON, which must have no objects there."""
+        found: list[_Alternative] = []
+        for value in values:
+            if isinstance(value, str):
+                if not matches(layout.string(ANY_STRING), string_language, value):
+                    raise GrammarError(f"{path} has a constant that this model's form of calls has no way to write")
+                found.append([layout.quote, literal(value), layout.quote])
+            elif isinstance(value, dict | list) and value and not layout.json_inside:
+                raise GrammarError(f"{path} has a constant that this model's form of calls has no way to write")
+            else:
+                found.append([literal(_dump(value))])
+        return found
+
+    def _unquoted(self, exprs: list[Expr]) -> list[_Alternative]:
+        """Strings as the layout has them, without JSON's escapes."""
+        assert self._layout is not None
+        expr = self._layout.string(exprs[0] if len(exprs) == 1 else Or(tuple(dict.fromkeys(exprs))))
+        quote = self._layout.quote
+        texts = finite(expr)
+        if texts is not None:
+            return [[quote, literal(text), quote] for text in texts]
+        return [[quote, self._automaton("string", expr, string_automaton, quoted=False), quote]]
 
     def _number(self, exprs: list[Expr]) -> _Ref:
         if FREE_NUMBER in exprs:
@@ -124,7 +166,7 @@ class _Writer:
             return [[rf'"\"" [^"\\\x00-\x1f]{{{lengths[0]},{most}}} "\""']]
         if lengths is not None and lengths[1] is not None:
             return [['"\\""', self._counted(lengths[0], lengths[1])]]
-        return [['"\\""', self._automaton("string", expr, string_automaton)]]
+        return [['"\\""', self._automaton("string", expr, string_automaton, quoted=True)]]
 
     def _counted(self, least: int, most: int) -> _Ref:
         """The rest of a string of so many characters. Most fields have a length of their own: all share one chain."""
@@ -138,10 +180,11 @@ class _Writer:
             self._rules[name] = alternatives
         return self._chain[key]
 
-    def _automaton(self, kind: str, expr: Expr, build: Any) -> _Ref:
-        if (kind, expr) not in self._automata:
-            self._automata[kind, expr] = self._states(build(expr), quoted=kind == "string")
-        return self._automata[kind, expr]
+    def _automaton(self, kind: str, expr: Expr, build: Any, *, quoted: bool = False) -> _Ref:
+        key = kind, expr, "quoted" if quoted else "plain"
+        if key not in self._automata:
+            self._automata[key] = self._states(build(expr), quoted=quoted)
+        return self._automata[key]
 
     def _states(self, automaton: Automaton, *, quoted: bool) -> _Ref:
         names = [self._new() for _ in automaton.edges] or [self._new()]
@@ -154,7 +197,7 @@ class _Writer:
                 alternatives.append(['"\\""' if quoted else '""'])
         return names[0]
 
-    def _array(self, array: ArrayForm) -> _Ref:
+    def _array(self, array: ArrayForm, depth: _Depth) -> _Ref:
         if array.most is None:
             count = max(len(array.prefix), array.least, 1)
         else:
@@ -163,15 +206,16 @@ class _Writer:
         for index, name in enumerate(names):
             alternatives = self._rules[name]
             if index < count or array.most is None:
-                item = self._value(array.prefix[index] if index < len(array.prefix) else array.tail)
-                separator = [] if index == 0 else ['", "']
+                item = self._value(array.prefix[index] if index < len(array.prefix) else array.tail, depth)
+                comma = '", "' if depth == "json" or self._layout is None else self._layout.separator
+                separator = [] if index == 0 else [comma]
                 alternatives.append([*separator, item, names[min(index + 1, count)]])
             if index >= array.least:
                 alternatives.append(['"]"'])
         return names[0]
 
-    def _object(self, form: ObjectForm, path: str) -> _Ref:
-        return _ObjectWriter(self, form, path).start()
+    def _object(self, form: ObjectForm, path: str, layout: Layout | None) -> _Ref:
+        return _ObjectWriter(self, form, path, layout).start()
 
     # For objects
 
@@ -183,12 +227,16 @@ class _Writer:
             raise GrammarError(f"the JSON schema takes more than {MAX_RULES} rules")
         return self._new()
 
-    def value(self, nodes: Case) -> _Ref:
-        return self._value(nodes)
+    def value(self, nodes: Case, depth: _Depth) -> _Ref:
+        return self._value(nodes, depth)
 
-    def name(self, expr: Expr, path: str) -> list[_Alternative]:
-        alternatives: list[_Alternative] = with_path(path, lambda: self._string([expr]))
-        return alternatives
+    def name(self, expr: Expr, path: str, layout: Layout | None) -> list[_Alternative]:
+        """Names that are not declared."""
+        if layout is None:
+            alternatives: list[_Alternative] = with_path(path, lambda: self._string([expr]))
+            return alternatives
+        build = lambda: self._automaton("string", layout.name(expr), string_automaton)  # noqa: E731
+        return [[layout.before, with_path(path, build)]]
 
 
 # How far an object is: the next declared property, whether declared ones were just left out, how many properties there
@@ -203,11 +251,14 @@ class _ObjectWriter:
     `minProperties` all of these count as one, towards `maxProperties` each.
     """
 
-    def __init__(self, writer: _Writer, form: ObjectForm, path: str) -> None:
-        self._writer, self._form, self._path = writer, form, path
+    def __init__(self, writer: _Writer, form: ObjectForm, path: str, layout: Layout | None) -> None:
+        self._writer, self._form, self._path, self._layout = writer, form, path, layout
         self._names: dict[_Place, _Ref] = {}
         self._waiting: list[_Place] = []
-        self._others = [(writer.name(expr, path), writer.value(nodes)) for expr, nodes in form.others]
+        self._depth: _Depth = "json" if layout is None else "member"
+        self._others = [
+            (writer.name(expr, path, layout), writer.value(nodes, self._depth)) for expr, nodes in form.others
+        ]
 
     def start(self) -> _Ref:
         first = self._at((0, False, 0, False, False))
@@ -225,25 +276,37 @@ class _ObjectWriter:
     def _after(self, place: _Place) -> list[_Alternative]:
         index, skipped, count, other, any_yet = place
         form = self._form
-        separator = ['", "'] if any_yet else []
+        layout = self._layout
+        comma = '", "' if layout is None else layout.separator
+        separator = [comma] if any_yet and comma else []
+        colon, close, end = ('": "', [], '"}"') if layout is None else (layout.after, [layout.close], layout.end)
         found: list[_Alternative] = []
         full = form.most is not None and count >= form.most
         if index < len(form.declared):
             name, nodes, required = form.declared[index]
             if not full:
                 after = self._at((index + 1, False, self._counted(count + 1), other, True))
-                text = literal((", " if any_yet else "") + _dump(name) + ": ")
-                found.append([text, self._writer.value(nodes), after])
+                value = self._writer.value(nodes, self._depth)
+                found.append([*self._declared(name, separator), value, *close, after])
             if not required:
                 found.append([self._at((index + 1, True, count, other, any_yet))])
         elif count >= form.least:
-            found.append(['"}"'])
+            found.append([end])
         if not full and not skipped:
             for keys, value in self._others:
                 more = count + 1 if form.most is not None or not other else count
                 after = self._at((index, False, self._counted(more), other or form.least > 0, True))
-                found += [[*separator, *key, '": "', value, after] for key in keys]
+                found += [[*separator, *key, colon, value, *close, after] for key in keys]
         return found
+
+    def _declared(self, name: str, separator: list[str]) -> list[str]:
+        """What stands before the value of a declared property."""
+        layout = self._layout
+        if layout is None:
+            return [literal((", " if separator else "") + _dump(name) + ": ")]
+        if not layout.takes(name):
+            raise GrammarError(f"{self._path} has a property that this model's form of calls has no way to name")
+        return [*separator, layout.before, literal(name), layout.after]
 
     def _counted(self, count: int) -> int:
         return count if self._form.most is not None else min(count, self._form.least)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from engines.grammar.errors import GrammarError
+from engines.grammar.layouts import layout
 from engines.grammar.limits import MAX_SCHEMA_SECONDS, check_repetition, time_limit
 from engines.grammar.schema_ebnf import literal, schema_ebnf
 
@@ -132,9 +133,10 @@ def _structural_tag(tag: Any) -> str:
         if not isinstance(node, dict):
             return node
         if node.get("type") == "json_schema" and "json_schema" in node:
-            if set(node) - {"type", "json_schema"}:
-                raise GrammarError("a json_schema inside of a structural tag takes no options")
-            return {"type": "grammar", "grammar": schema_ebnf(node["json_schema"])}
+            if set(node) - {"type", "json_schema", "style", "quote"}:
+                raise GrammarError("a json_schema inside of a structural tag takes no options but its style")
+            style = layout(str(node["style"]), node.get("quote")) if "style" in node else None
+            return {"type": "grammar", "grammar": schema_ebnf(node["json_schema"], style)}
         for kind, key in (("regex", "pattern"), ("grammar", "grammar")):
             if node.get("type") == kind and isinstance(node.get(key), str):
                 check_repetition(node[key], ebnf=kind == "grammar")

@@ -17,6 +17,7 @@ from transformers import AttentionInterface
 
 from engines.errors import ModelError
 from engines.torch.kv_cache import KeyValueCache
+from engines.torch.segments import Segment
 
 ATTENTION_NAME = "tandem"
 PASS_ARGUMENT = "tandem_pass"
@@ -28,12 +29,28 @@ class UnsupportedAttention(ModelError):
     """The model asks for something in its attention that Tandem's does not compute."""
 
 
+@dataclass(frozen=True, slots=True)
+class Special:
+    """What a layer does beside plain attention over everything before a token.
+
+    `window`: a token sees itself and the `window` - 1 tokens before it. `softcap`: scores become softcap · tanh(score
+    / softcap) (Gemma 2, arXiv:2408.00118). `sinks` [heads]: one more score for every head, which takes its share of the
+    softmax and brings no value (gpt-oss; "attention sinks", arXiv:2309.17453).
+    """
+
+    window: int | None = None
+    softcap: float | None = None
+    sinks: Tensor | None = None
+
+
 class AttentionPass(Protocol):
     """One forward pass, as its attention layers see it. `slot_length` is the longest a sequence may become."""
 
     slot_length: int
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, special: Special | None
+    ) -> Tensor:
         """[1, heads, n, dim] queries, [1, key_value_heads, n, dim] keys and values → [1, n, heads, dim]."""
         ...
 
@@ -50,9 +67,9 @@ def tandem_attention(
     current: AttentionPass | None = kwargs.pop(PASS_ARGUMENT, None)
     if current is None:
         raise UnsupportedAttention(f"{type(module).__name__} does not pass its arguments on to attention")
-    window = kwargs.pop("sliding_window", None)
-    if window is not None and current.slot_length > window:
-        raise UnsupportedAttention(f"{type(module).__name__} attends over a sliding window of {window} tokens")
+    window: int | None = kwargs.pop("sliding_window", None)
+    softcap: float | None = kwargs.pop("softcap", None)
+    sinks: Tensor | None = kwargs.pop("s_aux", None)
     if not kwargs.get("is_causal", getattr(module, "is_causal", True)):
         raise UnsupportedAttention(f"{type(module).__name__} is not causal")
     for name, argument in kwargs.items():
@@ -63,29 +80,15 @@ def tandem_attention(
         raise UnsupportedAttention(f"{type(module).__name__} has no layer_idx or builds its own attention mask")
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
-    return current.attend(int(layer), query, key, value, scaling), None
+    if window is not None and window >= current.slot_length:
+        window = None  # no sequence gets that long
+    special = None
+    if window is not None or softcap is not None or sinks is not None:
+        special = Special(window, softcap, sinks)
+    return current.attend(int(layer), query, key, value, scaling, special), None
 
 
 AttentionInterface.register(ATTENTION_NAME, tandem_attention)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Queries of one sequence, at consecutive positions, that attend over one length of its slot.
-
-    Grouped-query attention without repeating keys: the query heads that share a key head are rows beside each other,
-    so a token is `group` rows and one slot one batch of `key_value_heads` plain attentions. `rows` are the queries'
-    among the pass's [tokens · group]; keys are positions [0, key_length) of the slot; `mask` (additive, [rows,
-    key_length]) hides those after the query's own, None if there are none. Before attending, the tree nodes
-    `nodes` (tokens of the pass) are put to `places` in the key-value memory, if there are any.
-    """
-
-    rows: slice | Tensor
-    slot: int
-    key_length: int
-    mask: Tensor | None
-    nodes: Tensor | None = None
-    places: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -104,34 +107,40 @@ class RaggedPass:
     slot_length: int
     keep: bool = False
     query_multiple: int = 1
-    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    kept: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, special: Special | None
+    ) -> Tensor:
         heads, tokens, dim = query.shape[1:]
         key_value_heads = key.shape[1]
+        group = heads // key_value_heads
         keys, values = key[0].transpose(0, 1), value[0].transpose(0, 1)
         if self.chain_tokens is None:
             self.cache.write(layer, self.chain_places, keys, values)
         elif len(self.chain_tokens):
             self._place(layer, self.chain_tokens, self.chain_places, keys, values)
         if self.keep:
-            self.kept.append((keys, values))
-        grouped = query.reshape(1, key_value_heads, heads // key_value_heads, tokens, dim).transpose(2, 3)
+            self.kept[layer] = (keys, values)
+        grouped = query.reshape(1, key_value_heads, group, tokens, dim).transpose(2, 3)
         grouped = grouped.reshape(1, key_value_heads, -1, dim)
         attended = grouped.new_zeros(*grouped.shape[:3], value.shape[3])
+        window = None if special is None else special.window
         for segment in self.segments:
             if segment.nodes is not None and segment.places is not None:
                 self._place(layer, segment.nodes, segment.places, keys, values)
-            slot_keys, slot_values = self.cache.read(layer, segment.slot, segment.key_length)
-            queries, mask = grouped[:, :, segment.rows], segment.mask
+            rows, low, mask = segment.seen(group, window, query.dtype, query.device)
+            slot_keys, slot_values = self.cache.read(layer, segment.slot, low, segment.key_length)
+            queries = grouped[:, :, rows]
             count = queries.shape[2]
             if missing := -count % self.query_multiple:
                 queries = torch.cat([queries, queries[:, :, -1:].expand(-1, -1, missing, -1)], dim=2)
                 mask = None if mask is None else torch.cat([mask, mask[-1:].expand(missing, -1)])
-            segment_attended = scaled_dot_product_attention(
-                queries, slot_keys, slot_values, attn_mask=mask, scale=scaling
-            )
-            attended[:, :, segment.rows] = segment_attended[:, :, :count]
+            if special is None or (special.softcap is None and special.sinks is None):
+                found = scaled_dot_product_attention(queries, slot_keys, slot_values, attn_mask=mask, scale=scaling)
+            else:
+                found = special_attention(queries, slot_keys, slot_values, mask, scaling, special)
+            attended[:, :, rows] = found[:, :, :count]
         attended = attended.view(key_value_heads, tokens, -1, value.shape[3]).transpose(0, 1)
         return attended.reshape(1, tokens, heads, -1)
 
@@ -139,27 +148,43 @@ class RaggedPass:
         self.cache.write(layer, places, keys.index_select(0, tokens), values.index_select(0, tokens))
 
 
+def special_attention(
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scaling: float, special: Special
+) -> Tensor:
+    """Attention with capped scores or sinks, for which torch has no kernel; the softmax is in float32.
+
+    `queries` [1, key_value_heads, n, dim], the query heads of a token beside each other; `keys` and `values` [1,
+    key_value_heads, m, dim]; `mask` [n, m], additive → [1, key_value_heads, n, dim].
+    """
+    scores = (queries @ keys.transpose(2, 3)).float() * scaling
+    if special.softcap is not None:
+        scores = (scores / special.softcap).tanh() * special.softcap
+    if mask is not None:
+        scores = scores + mask
+    if special.sinks is None:
+        weights = scores.softmax(-1)
+    else:
+        heads = special.sinks.float().view(scores.shape[1], -1)
+        of_rows = torch.arange(scores.shape[2], device=scores.device) % heads.shape[1]
+        weights = torch.cat([scores, heads[:, of_rows][None, :, :, None]], dim=-1).softmax(-1)[..., :-1]
+    return weights.to(values.dtype) @ values
+
+
 @dataclass(slots=True)
 class ShapeProbe:
-    """Stands in for attention once, to learn the shapes that the model's layers really have."""
+    """Stands in for attention once, to learn the shapes that the model's layers really have, and their windows."""
 
     slot_length: int
     heads: dict[int, int] = field(default_factory=dict)
     shapes: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    special: dict[int, Special | None] = field(default_factory=dict)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, special: Special | None
+    ) -> Tensor:
         if layer in self.heads:
             raise UnsupportedAttention(f"layer {layer} attends more than once")
         self.heads[layer] = query.shape[1]
         self.shapes[layer] = (key.shape[1], key.shape[3], value.shape[3])
+        self.special[layer] = special
         return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3])
-
-
-def causal_mask(
-    first: int, count: int, key_length: int, group: int, dtype: torch.dtype, device: torch.device
-) -> Tensor | None:
-    """Additive mask over `key_length` keys for queries at first, first + 1, …, each repeated `group` times."""
-    if count == 1 and key_length == first + 1:
-        return None
-    mask = torch.full((count, key_length), float("-inf"), dtype=dtype, device=device).triu_(first + 1)
-    return mask if group == 1 else mask.repeat_interleave(group, dim=0)

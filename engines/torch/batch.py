@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from engines.runtime.rows import Row, depths, paths
-from engines.torch.attention import RaggedPass, Segment, causal_mask
+from engines.torch.attention import RaggedPass
 from engines.torch.kv_cache import KeyValueCache
 from engines.torch.padding import Padding
+from engines.torch.segments import Segment
 
 
 @dataclass(slots=True)
@@ -38,9 +39,8 @@ class BatchBuilder:
     It may be set anew between passes.
     """
 
-    def __init__(self, cache: KeyValueCache, group: int, slot_length: int, bucket: int = 1) -> None:
+    def __init__(self, cache: KeyValueCache, slot_length: int, bucket: int = 1) -> None:
         self._cache = cache
-        self._group = group
         self._slot_length = slot_length
         self._bucket = bucket
         self.padding = Padding()
@@ -91,7 +91,7 @@ class BatchBuilder:
         )
 
     def _index(self, numbers: Sequence[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.long, device=self._cache.keys.device)
+        return torch.tensor(numbers, dtype=torch.long, device=self._cache.device)
 
     def _key_length(self, position: int) -> int:
         return (position // self._bucket + 1) * self._bucket
@@ -109,18 +109,15 @@ class BatchBuilder:
             position += run
         return runs
 
-    def _mask(self, first: int, count: int, key_length: int) -> Tensor | None:
-        keys = self._cache.keys
-        return causal_mask(first, count, key_length, self._group, keys.dtype, keys.device)
-
     def _chain(self, slot: int, start: int, offset: int, count: int) -> list[Segment]:
-        group = self._group
         return [
             Segment(
-                rows=slice((offset + first - start) * group, (offset + first - start + run) * group),
+                tokens=slice(offset + first - start, offset + first - start + run),
                 slot=slot,
+                first=first,
+                count=run,
                 key_length=length,
-                mask=self._mask(first, run, length),
+                bucket=self._bucket,
             )
             for first, run, length in self._runs(start, count)
         ]
@@ -140,7 +137,6 @@ class BatchBuilder:
             places: Tensor | None = self._index(self._cache.places(slot, start, len(path)))
             for first, run, length in self._runs(start + shared, len(path) - shared):
                 own = [offset + node for node in path[first - start : first - start + run]]
-                rows = [token * self._group + query for token in own for query in range(self._group)]
-                segments.append(Segment(self._index(rows), slot, length, self._mask(first, run, length), nodes, places))
+                segments.append(Segment(self._index(own), slot, first, run, length, nodes, places, self._bucket))
                 nodes = places = None  # placed by the first run
         return segments

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from engines.torch.attention import Special, UnsupportedAttention
+
 
 @torch.library.custom_op("tandem::slot_attention", mutates_args=("keys", "values"))
 def slot_attention(
@@ -77,7 +79,11 @@ class StaticPass:
     positions: Tensor
     slot_length: int
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    def attend(
+        self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, special: Special | None
+    ) -> Tensor:
+        if special is not None:
+            raise UnsupportedAttention("a static pass has no windows, capped scores or sinks")
         attended: Tensor = slot_attention(
             query[0],
             key[0],

@@ -70,6 +70,7 @@ def load_engine(
         ),
         special_token_ids=special_token_ids(tokenizer),
         batch_invariant=runner.batch_invariant,
+        takes_trees=runner.takes_trees,
     )
 
     def chains() -> ChainRunner | None:
@@ -85,7 +86,7 @@ def load_engine(
 def _chains(config: WorkerConfig, runner: Runner) -> Literal["none", "plain", "compiled"]:
     """Whether tokens that follow each other may be drawn without the host between them, and whether by what
     torch.compile makes of the model."""
-    if not isinstance(config, DraftWorkerConfig) or config.batch_invariant:
+    if not isinstance(config, DraftWorkerConfig) or config.batch_invariant or not runner.is_plain:
         return "none"
     on_cuda = runner.device.type == "cuda"
     if config.chains == "off" or (config.chains == "auto" and not on_cuda):

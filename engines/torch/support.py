@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
+
 from engines.errors import ModelError
 
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "attention"}
 # Its rotary frequencies depend on the longest sequence in the pass, so sessions in one pass would change each other.
 _LENGTH_DEPENDENT_ROPE = {"dynamic"}
 # longrope has one set of frequencies up to the length that the model was first trained on, and another beyond it.
-_ROPE_TYPES = {"default", "linear", "llama3", "yarn", "longrope"}
+_ROPE_TYPES = {"default", "linear", "llama3", "yarn", "longrope", "proportional"}
 _ROPE_KEYS = {
     "rope_theta", "rope_type", "type", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
     "beta_slow", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "partial_rotary_factor",
@@ -19,14 +21,15 @@ _ROPE_KEYS = {
 }  # fmt: skip
 _UNSERVED = {
     "diffllama": "has two attentions in every layer",
-    "gemma4": "has layers that share keys and values, and layers of different shapes",
-    "gemma4_text": "has layers that share keys and values, and layers of different shapes",
-    "gemma3n": "has layers that share keys and values",
-    "gemma3n_text": "has layers that share keys and values",
     "jetmoe": "routes every token to attention heads of its own",
 }
+# Models with recurrent layers whose code was tried: the rest of them is refused.
+_RECURRENT = {
+    "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "mamba", "mamba2",
+    "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+}  # fmt: skip
+_ELSEWHERE = "which the torch engine does not compute; choose vllm as the engine"
 _ALIBI = {"bloom", "mpt"}
-_SINKS = {"gpt_oss"}
 
 
 def check_supported(config: Any, slot_length: int) -> None:
@@ -42,31 +45,25 @@ def check_supported(config: Any, slot_length: int) -> None:
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{kind} is an encoder-decoder model; Tandem serves decoder-only ones")
     if kind in _ALIBI or getattr(text, "alibi", False):
-        raise ModelError(f"{kind} uses alibi position biases, which are not supported")
+        raise ModelError(f"{kind} uses alibi position biases, {_ELSEWHERE}")
     other = sorted(set(getattr(text, "layer_types", None) or []) - _PLAIN_LAYERS)
-    if other:
-        raise ModelError(f"{kind} has layers other than full attention ({', '.join(other)}), which are not supported")
-    if getattr(text, "attn_logit_softcapping", None) is not None:
-        raise ModelError(f"{kind} caps its attention scores (softcapping), which is not supported")
-    if kind in _SINKS:
-        raise ModelError(f"{kind} uses attention sinks, which are not supported")
+    if other and kind not in _RECURRENT:
+        raise ModelError(f"{kind} has layers other than full attention ({', '.join(other)}), {_ELSEWHERE}")
     if kind in _UNSERVED:
-        raise ModelError(f"{kind} {_UNSERVED[kind]}, which is not supported")
+        raise ModelError(f"{kind} {_UNSERVED[kind]}, {_ELSEWHERE}")
     _check_rope(text, slot_length)
-    window = sliding_window(text)
-    if window is not None and slot_length > window:
-        raise ModelError(
-            f"{kind} attends over a sliding window of {window} tokens; "
-            f"that is not supported, so set a context length of at most {window} (now {slot_length})"
-        )
     longest = getattr(text, "max_position_embeddings", None)
     if longest is not None and slot_length > longest:
         raise ModelError(f"a context length of {slot_length} exceeds the model's {longest}")
     _check_architectures(config)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{config.model_type} is not a causal language model that transformers knows")
-    if not getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_attention_backend", False):
-        raise ModelError(f"transformers' {kind} does not let its attention be replaced, which Tandem needs")
+    replaceable = getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_attention_backend", False)
+    if not replaceable and kind not in _RECURRENT:
+        raise ModelError(
+            f"transformers' {kind} does not let its attention be replaced, which the torch engine needs; "
+            "choose vllm as the engine"
+        )
 
 
 def _check_architectures(config: Any) -> None:
@@ -84,15 +81,36 @@ def _check_architectures(config: Any) -> None:
 def context_length(config: Any) -> int:
     """The most tokens that a sequence of this model may have and be served right."""
     text = config.get_text_config()
-    lengths = (getattr(text, "max_position_embeddings", None), sliding_window(text), _first_length(text))
+    lengths = (getattr(text, "max_position_embeddings", None), _first_length(text))
     return min((length for length in lengths if length is not None), default=2048)
 
 
-def sliding_window(text: Any) -> int | None:
-    """The window that some layer attends over, None if all attend over everything."""
+def attention_layers(config: Any) -> list[int]:
+    """The layers that attend to keys and values, by number."""
+    layers = _cache_layers(config)
+    if not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers):
+        return list(range(config.get_text_config().num_hidden_layers))  # shared keys and values included
+    return [number for number, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
+
+
+def recurrent_layers(config: Any) -> list[int]:
+    """The layers that remember a sequence in a state of fixed size, by number; some of them attend as well."""
+    layers = _cache_layers(config)
+    return [number for number, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
+
+
+def _cache_layers(config: Any) -> list[Any]:
+    """What transformers itself would keep of each layer."""
+    from transformers import DynamicCache
+
+    return list(DynamicCache(config=config).layers)
+
+
+def layer_window(text: Any, layer: int) -> int | None:
+    """How many tokens, itself included, a token sees in this layer; None if all before it."""
     window: int | None = getattr(text, "sliding_window", None)
     layer_types = getattr(text, "layer_types", None)
-    if layer_types is not None and "sliding_attention" not in layer_types:
+    if layer_types is not None and layer_types[layer] != "sliding_attention":
         return None
     return window
 
@@ -103,10 +121,10 @@ def shortened(config: Any) -> str | None:
     length, longest = context_length(config), getattr(text, "max_position_embeddings", None)
     if longest is None or length >= longest:
         return None
-    why = f"its sliding window of {length} tokens"
-    if _first_length(text) == length:
-        why = f"the {length} tokens up to which its rotary frequencies (longrope) are the same for all"
-    return f"the context is cut from {longest} tokens to {why}: more is not supported"
+    return (
+        f"the context is cut from {longest} tokens to the {length} tokens up to which its rotary frequencies "
+        "(longrope) are the same for all: more is not supported"
+    )
 
 
 def _check_rope(text: Any, slot_length: int) -> None:

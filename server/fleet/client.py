@@ -19,6 +19,8 @@ from protocol.messages import (
     GrammarCheckResponse,
     ModelInfo,
     Ready,
+    RememberRequest,
+    RememberResponse,
     TokenizerInfo,
     VerifyRequest,
     VerifyResponse,
@@ -29,6 +31,8 @@ from server.fleet.transport import Transport
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
+_NEWER_FIELDS = ("history",)
+"""Of a draft request: not sent where they say nothing, since an older worker refuses fields that it does not know."""
 _END_OF_STREAM_SECONDS = 0.5
 _MAX_SMALL = 65_536
 _MAX_ANSWER = 4 * 2**20
@@ -55,9 +59,14 @@ class WorkerClient:
         await self._transport.close()
 
     async def draft(self, request: DraftRequest, seconds: float, vocabulary_size: int) -> DraftResponse:
-        answer = await self._post("/v1/draft", request, DraftResponse, seconds)
+        newer = {name for name in _NEWER_FIELDS if getattr(request, name) is None}
+        body = request.model_dump_json(exclude=newer).encode()
+        answer = _parse(DraftResponse, await self._call("/v1/draft", body, seconds))
         check_draft(request, answer, vocabulary_size)
         return answer
+
+    async def remember(self, request: RememberRequest, seconds: float) -> None:
+        await self._post("/v1/remember", request, RememberResponse, seconds)
 
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse:
         answer = await self._post("/v1/verify", request, VerifyResponse, seconds)
@@ -107,8 +116,10 @@ class WorkerClient:
         return _parse(kind, await self._transport.call("GET", path, None, seconds=seconds, max_bytes=max_bytes))
 
     async def _post(self, path: str, request: BaseModel, kind: type[Answer], seconds: float) -> Answer:
-        body = request.model_dump_json().encode()
-        return _parse(kind, await self._transport.call("POST", path, body, seconds=seconds, max_bytes=_MAX_ANSWER))
+        return _parse(kind, await self._call(path, request.model_dump_json().encode(), seconds))
+
+    async def _call(self, path: str, body: bytes, seconds: float) -> bytes:
+        return await self._transport.call("POST", path, body, seconds=seconds, max_bytes=_MAX_ANSWER)
 
 
 async def _finish(lines: AsyncIterator[bytes]) -> None:

@@ -4,6 +4,14 @@ from __future__ import annotations
 
 from protocol.errors import WireError
 
+REASONS = (
+    "connect", "cut", "closed", "timeout", "bad_answer", "busy", "error", "not_ready", "refused", "unauthorized",
+    "left_alone", "session_lost",
+)  # fmt: skip
+"""Every `reason` of a WorkerFailure that is counted against a worker."""
+RESEND_REASONS = ("context_mismatch", "stale_round", "conflict")
+"""Every `reason` of a SessionLost."""
+
 
 class WorkerFailure(Exception):
     """The worker did not do its work. Every call is idempotent, so it may be asked of any worker again.

@@ -6,6 +6,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from basics.breaker import Breaker, State
+from server.fleet.failures import REASONS, RESEND_REASONS
 
 _BREAKER_VALUES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
 _ROUND_TRIP_BUCKETS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.024)
@@ -35,7 +36,7 @@ class FleetMetrics:
             ["role", "reason"],
             registry=None,
         )
-        self.retries = Counter("tandem_target_retries", "Calls to a target that were repeated", registry=None)
+        self.retries = Counter("tandem_worker_retries", "Calls that were repeated", ["role"], registry=None)
         self.round_trip = Histogram(
             "tandem_worker_round_trip_seconds",
             "What a call cost beyond the worker's own time: network, HTTP, JSON",
@@ -56,8 +57,18 @@ class FleetMetrics:
             registry=None,
         )
 
-    def watch_breaker(self, role: str, worker: str, breaker: Breaker) -> None:
-        """Show a breaker's state as it is when the metrics are read: opening again is a matter of time alone."""
+    def watch_worker(self, role: str, worker: str, breaker: Breaker) -> None:
+        """Show a worker from the start: `rate` does not see a series that is born at 1.
+
+        A breaker's state is that of when the metrics are read: opening again is a matter of time alone.
+        """
+        for gauge in (self.up, self.streams, self.mismatch):
+            gauge.labels(role, worker)
+        for reason in REASONS:
+            self.failures.labels(role, worker, reason)
+        for reason in RESEND_REASONS:
+            self.resends.labels(role, reason)
+        self.retries.labels("target")
         self.breaker.labels(role, worker).set_function(lambda: _BREAKER_VALUES[breaker.state])
 
     def collectors(self) -> list[Collector]:

@@ -48,7 +48,7 @@ class Worker:
         self._missing = False
         self._when_missing: set[Callable[[], None]] = set()
         self._metrics = metrics
-        metrics.watch_breaker(role, self.url, breaker)
+        metrics.watch_worker(role, self.url, breaker)
 
     @property
     def url(self) -> str:

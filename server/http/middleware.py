@@ -12,10 +12,12 @@ from contextlib import suppress
 
 import orjson
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import ApiError, InternalError, InvalidApiKey, Overloaded
 from server.http.auth import ApiKeys
+from server.http.record import RequestRecord, begin_record, note_error
 from server.metrics import GatewayMetrics
 from serving.connection import abort
 from serving.disconnects import CLIENT_GONE_STATUS, ClientGone
@@ -46,9 +48,11 @@ class RequestBoundary:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        arrived = scope["tandem.arrived"] = time.monotonic()
+        arrived = time.monotonic()
         given = Headers(scope=scope).get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        record = RequestRecord(request_id, arrived)
+        begin_record(scope, record)
         status = 0
 
         async def sending(message: Message) -> None:
@@ -65,21 +69,33 @@ class RequestBoundary:
         except ClientGone:
             if status:
                 await _cut(scope, receive)
-            status = status or CLIENT_GONE_STATUS
+            status = CLIENT_GONE_STATUS
         except Exception as error:  # noqa: BLE001 - the last to catch it
             # Its message could hold text of the request: only where it happened is logged.
             where = "".join(traceback.format_tb(error.__traceback__))
             logger.error("request %s failed: %s\n%s", request_id, type(error).__name__, where)
             if not status:
                 failure = InternalError("the server failed to answer because of a fault of its own")
-                self._metrics.errors.labels(failure.status, failure.code).inc()
+                note_error(scope, self._metrics, failure)
                 await send_error(failure, sending)
         finally:
-            path = getattr(scope.get("route"), "path", "unknown")
+            if record.failure is not None and status != CLIENT_GONE_STATUS:
+                status = record.failure.status  # of one inside a stream, which had begun with a 200
+            path = _path(scope)
             self._metrics.http_requests.labels(_known(scope["method"]), path, status).inc()
             elapsed = (time.monotonic() - arrived) * 1000
             level = logging.DEBUG if path in _OPEN_PATHS else logging.INFO  # asked every few seconds
             logger.log(level, "%s %s %d %.0f ms id=%s", _known(scope["method"]), path, status, elapsed, request_id)
+
+
+def _path(scope: Scope) -> str:
+    """The path's pattern, also where the request was refused before it was routed."""
+    route = scope.get("route")
+    if route is None:
+        routes = getattr(scope.get("app"), "routes", ())
+        known = [route for route in routes if isinstance(route, Route)]
+        route = next((one for one in known if one.matches(scope)[0] is not Match.NONE), None)
+    return getattr(route, "path", "unknown")
 
 
 async def _cut(scope: Scope, receive: Receive) -> None:
@@ -109,7 +125,7 @@ class Authentication:
             if not self._keys.allow(authorization):
                 message = "Incorrect API key provided." if authorization else "You didn't provide an API key."
                 error = InvalidApiKey(message)
-                self._metrics.errors.labels(error.status, error.code).inc()
+                note_error(scope, self._metrics, error)
                 await send_error(error, send)
                 return
         await self._app(scope, receive, send)
@@ -130,7 +146,7 @@ class ConcurrencyLimit:
             return
         if self._running >= self._most:
             error = Overloaded(f"this server is busy with {self._most} requests: try again in a moment")
-            self._metrics.errors.labels(error.status, error.code).inc()
+            note_error(scope, self._metrics, error)
             await send_error(error, send)
             return
         self._running += 1

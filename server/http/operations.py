@@ -43,4 +43,4 @@ async def ready(gateway: Served, response: Response) -> Ready:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def prometheus(gateway: Served) -> Response:
     """Metrics in Prometheus' text format."""
-    return Response(gateway.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+    return Response(gateway.metrics.text(gateway.backend.pairs()), media_type=CONTENT_TYPE_LATEST)

@@ -35,7 +35,7 @@ class Usage(BaseModel):
 class SpeculativeDecoding(BaseModel):
     """vLLM's per-request acceptance metrics. A step is a round that carried draft tokens."""
 
-    mean_acceptance_length: float = Field(description="tokens a step, the target's own included; 0 without steps")
+    mean_acceptance_length: float = Field(description="tokens a step, the target's own included; 1 without steps")
     draft_acceptance_rate: float = Field(description="accepted / drafted tokens; 0 without drafts")
     acceptance_histogram: list[int] = Field(description="[j]: steps that accepted exactly j draft tokens")
     num_spec_steps: int
@@ -109,7 +109,7 @@ class ChatCompletion(BaseModel):
     usage: Usage
     system_fingerprint: str
     metrics: Metrics | None = None
-    tandem: Tandem
+    tandem: Tandem | None = None
 
 
 class FunctionDelta(BaseModel):
@@ -189,6 +189,7 @@ class ModelCard(BaseModel):
     owned_by: str = "tandem"
     root: str = Field(description="the target's own id")
     max_model_len: int
+    tool_call_format: str | None = Field(description="how its tool calls are written; null: the server reads none")
 
 
 class ModelList(BaseModel):

@@ -28,6 +28,7 @@ from server.openai.chat_job import plan_chat
 from server.openai.chat_schema import ChatCompletionRequest
 from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
+from server.openai.origin import origin_of
 from server.openai.plan import Plan, served
 from server.openai.serve import CompletionStream, answer
 from server.reading.together import AnswerReading, Event, ThoughtText
@@ -44,9 +45,9 @@ async def chat_completions(
     body: Annotated[ChatCompletionRequest, Depends(body_of(ChatCompletionRequest))],
 ) -> Response:
     """Answers a conversation, whole or as server-sent events."""
-    traceparent = request.headers.get("traceparent")
+    origin = origin_of(request)
     model = served(gateway, body.model)
-    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", traceparent=traceparent)
+    plan, reading = await plan_chat(gateway, body, model, prefix="chatcmpl-", origin=origin)
     return await answer(
         gateway,
         request,
@@ -65,7 +66,7 @@ def _logprobs(plan: Plan, deltas: list[Delta]) -> ChatLogprobs | None:
 
 
 def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> BaseModel:
-    return ChatCompletion(
+    answer = ChatCompletion(
         id=plan.id,
         object="chat.completion",
         created=plan.created,
@@ -73,14 +74,15 @@ def whole(plan: Plan, reading: AnswerReading, deltas: list[list[Delta]]) -> Base
         choices=[_choice(plan, reading, index, own) for index, own in enumerate(deltas)],
         usage=plan.usage(),
         system_fingerprint=plan.fingerprint,
-        metrics=plan.speculative_metrics(),
-        tandem=plan.tandem(),
     )
+    plan.describe(answer)
+    return answer
 
 
 def _choice(plan: Plan, reading: AnswerReading, index: int, deltas: list[Delta]) -> ChatChoice:
     reader = reading.reader()
-    events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish()]
+    cut = deltas[-1].finish_reason == "length"
+    events = [*reader.feed("".join(delta.text for delta in deltas)), *reader.finish(cut=cut)]
     parsed = collect([event for event in events if not isinstance(event, ThoughtText)])
     message = ChatMessage(role="assistant", content=parsed.content, refusal=None)
     if parsed.calls:
@@ -123,7 +125,7 @@ class ChatChunks(CompletionStream):
         reader = self._readers[delta.index]
         events = reader.feed(delta.text)
         if delta.finish_reason is not None:
-            events += reader.finish()
+            events += reader.finish(cut=delta.finish_reason == "length")
         choices = [self._choice(delta.index, chat_delta(event)) for event in events]
         if delta.logprobs:
             choices = choices or [self._choice(delta.index, ChatDelta(content=""))]
@@ -135,7 +137,7 @@ class ChatChunks(CompletionStream):
             choices.append(final)
         chunks = [self._chunk([choice]) for choice in choices]
         if last and not self._plan.include_usage:
-            self._conclude(chunks[-1])
+            self._plan.describe(chunks[-1])
         return list[BaseModel](chunks)
 
     def closing(self) -> list[BaseModel]:
@@ -143,12 +145,8 @@ class ChatChunks(CompletionStream):
             return []
         chunk = self._chunk([])
         chunk.usage = self._plan.usage()
-        self._conclude(chunk)
+        self._plan.describe(chunk)
         return [chunk]
-
-    def _conclude(self, chunk: ChatCompletionChunk) -> None:
-        chunk.metrics = self._plan.speculative_metrics()
-        chunk.tandem = self._plan.tandem()
 
     def _choice(self, index: int, delta: ChatDelta) -> ChatChunkChoice:
         return ChatChunkChoice(index=index, delta=delta, logprobs=None, finish_reason=None)

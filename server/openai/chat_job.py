@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 from server.backend import ServedModel
 from server.errors import InvalidRequest, NotSupported
 from server.gateway import Gateway
 from server.openai import params
+from server.openai.call_form import call_form
 from server.openai.chat_schema import ChatCompletionRequest, as_sent
 from server.openai.constraints import check, constraint, for_chat
+from server.openai.origin import Origin
 from server.openai.plan import Plan, PromptJob, make_plan
 from server.openai.prompt import render_chat
 from server.openai.tool_choice import choice_as_json
 from server.reading import reasoning
 from server.reading.together import AnswerReading
-from server.reading.tools import formats as call_formats
 from server.reading.tools.choice import ToolError, ToolUse, resolve
 from server.reading.tools.formats import CallFormat
 from server.text.model import TextModel
@@ -25,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 
 async def plan_chat(
-    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, *, prefix: str, traceparent: str | None
+    gateway: Gateway, body: ChatCompletionRequest, model: ServedModel, *, prefix: str, origin: Origin
 ) -> tuple[Plan, AnswerReading]:
     """Every step between a checked body and generation (server.openai.serve.answer), for all endpoints that chat.
 
@@ -33,7 +35,7 @@ async def plan_chat(
     """
     text = await gateway.texts.get(model.tokenizer)
     job, reading = await gateway.texts.run(lambda: _prepare(gateway, body, model, text))
-    await check(gateway, job.constraint)
+    job = replace(job, constraint=await check(gateway, job.constraint))
     plan = make_plan(
         gateway,
         body,
@@ -41,7 +43,7 @@ async def plan_chat(
         model=model,
         text=text,
         jobs=[job],
-        traceparent=traceparent,
+        origin=origin,
         keep_special_tokens=reading.needs_special_tokens(text.tokenizer.special_ids),
     )
     return plan, reading
@@ -99,15 +101,13 @@ def _tool_use(body: ChatCompletionRequest) -> ToolUse:
 
 
 def _call_format(gateway: Gateway, use: ToolUse, text: TextModel) -> CallFormat | None:
-    """How the model writes calls; None where it may not make any. Raises NotSupported where that is not known."""
+    """How the model writes calls; None where it may not make any. Raises NotSupported where none are to be read."""
     if use.mode == "none":
         return None
-    template = text.template(tools=True)
-    form = call_formats.choose(template.source if template else "", text.info.model_id, gateway.config.tool_call_parser)
+    form = call_form(text.info, gateway.config.tool_call_parser)
     if form is None:
         raise NotSupported(
-            "'tools' is not supported: nothing tells how this model writes tool calls (the setting tool_call_parser "
-            "can); it may not have been trained to",
+            "'tools' is not supported: this server is set up not to read tool calls (the setting tool_call_parser)",
             param="tools",
         )
     return form

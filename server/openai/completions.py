@@ -18,6 +18,7 @@ from server.openai.completion_schema import CompletionRequest, Prompt
 from server.openai.constraints import check, constraint
 from server.openai.docs import documented
 from server.openai.logprobs import CompletionLogprobWriter
+from server.openai.origin import origin_of
 from server.openai.plan import Plan, PromptJob, choices_wanted, make_plan, served
 from server.openai.serve import CompletionStream, answer
 from server.text.choice import Delta
@@ -47,8 +48,8 @@ async def completions(
     echoes = [""] * len(prompts)
     if body.echo:
         echoes = await gateway.texts.run(lambda: [_echo(text, prompt) for prompt in prompts])
-    traceparent = request.headers.get("traceparent")
-    plan = make_plan(gateway, body, prefix="cmpl-", model=model, text=text, jobs=jobs, traceparent=traceparent)
+    origin = origin_of(request)
+    plan = make_plan(gateway, body, prefix="cmpl-", model=model, text=text, jobs=jobs, origin=origin)
     by_choice = [echo for echo in echoes for _ in range(wanted)]
     return await answer(
         gateway,
@@ -107,11 +108,6 @@ def _answer(plan: Plan, choices: list[CompletionChoice]) -> Completion:
     )
 
 
-def _conclude(plan: Plan, completion: Completion) -> None:
-    completion.metrics = plan.speculative_metrics()
-    completion.tandem = plan.tandem()
-
-
 def _logprobs(plan: Plan, writer: CompletionLogprobWriter, deltas: list[Delta]) -> CompletionLogprobs | None:
     if plan.choices[0].request.logprobs is None:
         return None
@@ -134,7 +130,7 @@ def whole(plan: Plan, echoes: list[str], deltas: list[list[Delta]]) -> BaseModel
         )
     completion = _answer(plan, choices)
     completion.usage = plan.usage()
-    _conclude(plan, completion)
+    plan.describe(completion)
     return completion
 
 
@@ -154,7 +150,7 @@ class CompletionChunks(CompletionStream):
             return []
         chunk = self._chunk(delta.index, delta.text, delta)
         if last and not self._plan.include_usage:
-            _conclude(self._plan, chunk)
+            self._plan.describe(chunk)
         return [chunk]
 
     def closing(self) -> list[BaseModel]:
@@ -162,7 +158,7 @@ class CompletionChunks(CompletionStream):
             return []
         chunk = _answer(self._plan, [])
         chunk.usage = self._plan.usage()
-        _conclude(self._plan, chunk)
+        self._plan.describe(chunk)
         return [chunk]
 
     def _chunk(self, index: int, text: str, delta: Delta | None = None) -> Completion:

@@ -12,17 +12,25 @@ from server.errors import InvalidRequest
 from server.gateway import Gateway
 from server.openai.options import ResponseFormat, StructuredOutputs
 from server.openai.params import not_yet
-from server.reading.grammars import after_reasoning, call_grammar, call_or
+from server.reading.grammars import after_reasoning, auto_grammar, call_grammar, call_or
 from server.reading.together import AnswerReading
+from server.reading.tools.choice import ToolUse
+from server.reading.tools.formats import GENERIC, CallFormat
 from server.text import exact_json
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A grammar, and the request's field that it comes from."""
+    """A grammar, and the request's field that it comes from.
+
+    `otherwise` stands in for a grammar that the target can't enforce, where the request did not ask for all of it;
+    `dispensable`: none may stand in for it.
+    """
 
     grammar: Grammar
     param: str
+    otherwise: Grammar | None = None
+    dispensable: bool = False
 
 
 def constraint(
@@ -47,28 +55,58 @@ def for_chat(
 ) -> Constraint | None:
     """The same for an answer that may hold tool calls and a thought, which is free.
 
-    A call that must be made leaves no room for anything else; one that may be made stands in place of what is demanded.
+    A call that must be made leaves no room for anything else; one that may be made stands in place of what is demanded,
+    or where nothing is, amid free text.
     """
-    if reading.calls is not None and reading.use.mode == "required":
-        demanded = Constraint(call_grammar(reading.calls, reading.use, start, special_ids), "tools")
-    elif reading.calls is not None and demanded is not None:
-        demanded = replace(demanded, grammar=call_or(demanded.grammar, reading.calls, reading.use, special_ids))
+    calls, use = reading.calls, reading.use
+    if calls is not None and use.mode == "required":
+        demanded = Constraint(call_grammar(calls, use, start, special_ids), "tools")
+    elif calls is not None and demanded is not None:
+        demanded = replace(demanded, grammar=call_or(demanded.grammar, calls, use, special_ids))
+    elif calls is not None:
+        demanded = _free_but_for_calls(calls, use, start, special_ids)
+        if demanded is not None and demanded.dispensable and "structural_tag" not in target.capabilities.grammar_types:
+            return None
     if demanded is None:
         return None
-    if reading.thought is not None:
-        demanded = replace(
-            demanded, grammar=after_reasoning(demanded.grammar, reading.thought, reading.start, special_ids)
-        )
+    thought = reading.thought
+    if thought is not None:
+
+        def after(grammar: Grammar) -> Grammar:
+            return after_reasoning(grammar, thought, reading.start, special_ids)
+
+        otherwise = after(demanded.otherwise) if demanded.otherwise is not None else None
+        demanded = replace(demanded, grammar=after(demanded.grammar), otherwise=otherwise)
     return _enforced(demanded, target)
 
 
-async def check(gateway: Gateway, constraint: Constraint | None) -> None:
-    """Has the target look at the grammar before anything is generated. Raises InvalidRequest, with its reason."""
+def _free_but_for_calls(
+    calls: CallFormat, use: ToolUse, start: int, special_ids: Mapping[str, int]
+) -> Constraint | None:
+    """Strict functions are held to their schemas. In the generic form all are, where the target can: no model knows it
+    by heart, and it would be lost in the first key.
+    """
+    strict = {function.name for function in use.functions if function.strict}
+    held = auto_grammar(calls, use, start, special_ids, held=strict)
+    if calls.name != GENERIC or held is None:
+        return Constraint(held, "tools") if held is not None else None
+    every = auto_grammar(calls, use, start, special_ids, held=use.names)
+    return Constraint(every or held, "tools", otherwise=held, dispensable=not strict)
+
+
+async def check(gateway: Gateway, constraint: Constraint | None) -> Constraint | None:
+    """Has the target look at the grammar before anything is generated: the constraint that it can enforce.
+
+    Raises InvalidRequest, with its reason.
+    """
     if constraint is None:
-        return
+        return None
     reason = await gateway.backend.grammar_fault(constraint.grammar)
-    if reason is not None:
-        raise InvalidRequest(f"'{constraint.param}': {reason}", param=constraint.param, code="invalid_grammar")
+    if reason is None:
+        return constraint
+    if constraint.otherwise is not None and constraint.otherwise != constraint.grammar:
+        return await check(gateway, replace(constraint, grammar=constraint.otherwise, otherwise=None))
+    raise InvalidRequest(f"'{constraint.param}': {reason}", param=constraint.param, code="invalid_grammar")
 
 
 def _enforced(constraint: Constraint, target: ModelInfo) -> Constraint:

@@ -12,6 +12,7 @@ from server.errors import InvalidRequest
 from server.gateway import Gateway, gateway_of
 from server.openai.answers import Detokenized, ModelCard, ModelList, Tokenized
 from server.openai.body import body_of
+from server.openai.call_form import call_form
 from server.openai.completion_schema import DetokenizeRequest, TokenizeRequest
 from server.openai.docs import documented
 from server.openai.plan import served
@@ -23,8 +24,15 @@ router = APIRouter()
 Served = Annotated[Gateway, Depends(gateway_of)]
 
 
-def _card(model: ServedModel, name: str) -> ModelCard:
-    return ModelCard(id=name, created=model.created, root=model.target.id, max_model_len=model.target.context_length)
+def _card(gateway: Gateway, model: ServedModel, name: str) -> ModelCard:
+    form = call_form(model.tokenizer, gateway.config.tool_call_parser)
+    return ModelCard(
+        id=name,
+        created=model.created,
+        root=model.target.id,
+        max_model_len=model.target.context_length,
+        tool_call_format=form.name if form is not None else None,
+    )
 
 
 def _json(model: ModelCard | ModelList | Tokenized | Detokenized) -> Response:
@@ -36,14 +44,14 @@ def _json(model: ModelCard | ModelList | Tokenized | Detokenized) -> Response:
 async def list_models(gateway: Served) -> Response:
     """The served model, under each of its names."""
     model = served(gateway, None)
-    return _json(ModelList(data=[_card(model, name) for name in model.names]))
+    return _json(ModelList(data=[_card(gateway, model, name) for name in model.names]))
 
 
 @router.head("/v1/models/{model_id:path}", include_in_schema=False)
 @router.get("/v1/models/{model_id:path}", **documented(None, ModelCard))
 async def retrieve_model(gateway: Served, model_id: str) -> Response:
     """One model; ids may hold slashes."""
-    return _json(_card(served(gateway, model_id), model_id))
+    return _json(_card(gateway, served(gateway, model_id), model_id))
 
 
 @router.post("/tokenize", **documented(TokenizeRequest, Tokenized))

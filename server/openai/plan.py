@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from config.gateway import GatewayConfig
 from server.backend import GenerationRequest, ServedModel, Speculation
@@ -22,6 +23,7 @@ from server.openai.answers import (
 )
 from server.openai.constraints import Constraint
 from server.openai.options import GenerationOptions
+from server.openai.origin import Origin
 from server.text.choice import Choice
 from server.text.model import TextModel
 
@@ -36,6 +38,13 @@ class PromptJob:
     constraint: Constraint | None = None
     prediction: list[int] | None = None
     prefix: Sequence[int] = ()
+
+
+class Described(Protocol):
+    """An answer, or the chunk that ends one."""
+
+    metrics: Metrics | None
+    tandem: Tandem | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,20 +89,27 @@ class Plan:
             prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(cached)) if cached else None,
         )
 
+    def describe(self, answer: Described) -> None:
+        """Say in an answer how its text was made. Without speculation it has no `metrics`, rather than null."""
+        metrics = self.speculative_metrics()
+        if metrics is not None:
+            answer.metrics = metrics
+        answer.tandem = self.tandem()
+
     def tandem(self) -> Tandem:
         lossless = all(choice.counts.lossless for choice in self.choices)
         return Tandem(strategy=self.speculation.strategy, lossless=lossless, seed=self.seed)
 
     def speculative_metrics(self) -> Metrics | None:
-        """Of all choices together, in the order of the choices where it goes step by step."""
-        if self.metrics == "none":
+        """Of all choices together, in the order of the choices where it goes step by step. Null without speculation."""
+        if self.metrics == "none" or not self.speculation.enabled:
             return None
         drafted = [count for choice in self.choices for count in choice.counts.step_drafted]
         accepted = [count for choice in self.choices for count in choice.counts.step_accepted]
         most = max([self.speculation.draft_tokens, *drafted])
         steps = len(drafted)
         numbers = SpeculativeDecoding(
-            mean_acceptance_length=1 + sum(accepted) / steps if steps else 0.0,
+            mean_acceptance_length=1 + sum(accepted) / steps if steps else 1.0,
             draft_acceptance_rate=sum(accepted) / sum(drafted) if steps else 0.0,
             acceptance_histogram=[accepted.count(length) for length in range(most + 1)],
             num_spec_steps=steps,
@@ -131,7 +147,7 @@ def make_plan(
     model: ServedModel,
     text: TextModel,
     jobs: Sequence[PromptJob],
-    traceparent: str | None,
+    origin: Origin,
     keep_special_tokens: bool = False,
 ) -> Plan:
     """`prefix` begins the answer's id; `keep_special_tokens`: whatever the request says, since something reads them.
@@ -165,7 +181,9 @@ def make_plan(
                 prediction=job.prediction,
                 log_decisions=log_decisions,
                 cache_salt=options.cache_salt,
-                traceparent=traceparent,
+                caller=origin.caller,
+                drawn_seed=options.seed is None,
+                traceparent=origin.traceparent,
             )
             detokenizer = text.detokenizer(skip_special)
             detokenizer.prime(job.prefix)

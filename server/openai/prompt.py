@@ -7,9 +7,11 @@ from typing import Any
 
 from config.gateway import GatewayConfig
 from server.errors import InvalidRequest
+from server.openai.call_form import call_form, is_shown_by
 from server.openai.chat_schema import Tool, as_sent
 from server.openai.conversation import joined, leading_instructions, template_messages
 from server.openai.messages import Message
+from server.reading.tools.instructions import as_text, instructions, with_instructions
 from server.text.chat_template import RESERVED, TemplateError
 from server.text.model import TextModel
 
@@ -26,8 +28,9 @@ def render_chat(
 ) -> str:
     """The rendered template. Slow for long prompts: call it in a thread.
 
-    Several system or developer messages in front are joined where the template takes one. Raises InvalidRequest where
-    it does not take the messages or the model has none.
+    Several system or developer messages in front are joined where the template takes one. Where the template does not
+    show tools in the form that this model's calls are read in, they are told in words. Raises InvalidRequest where it
+    does not take the messages or the model has none.
     """
     template = text.template(tools=bool(tools))
     if template is None:
@@ -46,12 +49,16 @@ def render_chat(
     plain = template_messages(messages, template.mentions("developer"))
     if continue_final_message and not plain[-1]["content"]:
         raise InvalidRequest("'continue_final_message' needs text in the last message", param="continue_final_message")
-    options: dict[str, Any] = {
-        "tools": [as_sent(tool) for tool in tools] if tools else None,
-        "variables": variables,
-        "timeout": config.template_timeout_seconds,
-    }
+    shown = [as_sent(tool) for tool in tools] if tools else None
+    options: dict[str, Any] = {"tools": shown, "variables": variables, "timeout": config.template_timeout_seconds}
     try:
+        form = call_form(text.info, config.tool_call_parser)
+        if form is not None and not is_shown_by(form, text.template(tools=True)):
+            options["tools"] = None
+            plain = as_text(plain, form, knows_tool_role=template.names_role("tool"))
+            if shown:
+                takes_system = template.takes_instructions(["system"], **options)
+                plain = with_instructions(plain, instructions(form, shown), takes_system=takes_system)
         roles = [message["role"] for message in plain[: leading_instructions(plain)]]
         if len(roles) > 1 and not template.takes_instructions(roles, **options):
             plain = joined(plain)

@@ -11,9 +11,11 @@ from typing import Protocol
 from fastapi import Request
 from pydantic import BaseModel
 from starlette.responses import Response
+from starlette.types import Scope
 
 from server.errors import ApiError, InternalError
 from server.gateway import Gateway
+from server.http.record import note_error, record_of
 from server.http.sse import EventStream, EventWriter, event
 from server.openai.answers import ErrorAnswer
 from server.openai.generation import Generation
@@ -64,8 +66,8 @@ class CompletionStream:
 
 def arrival(request: Request) -> float:
     """When the request came, time.monotonic(): the outermost middleware noted it."""
-    noted: float | None = request.scope.get("tandem.arrived")
-    return time.monotonic() if noted is None else noted
+    record = record_of(request.scope)
+    return time.monotonic() if record is None else record.arrived
 
 
 async def answer(
@@ -85,7 +87,9 @@ async def answer(
         timeout=gateway.config.request_timeout_seconds,
     )
     if plan.stream:
-        return EventStream(lambda writer: _stream(gateway, run, chunks(), writer), gateway.config.write_timeout_seconds)
+        return EventStream(
+            lambda writer: _stream(gateway, request.scope, run, chunks(), writer), gateway.config.write_timeout_seconds
+        )
 
     async def collect() -> list[list[Delta]]:
         deltas: list[list[Delta]] = [[] for _ in plan.choices]
@@ -99,13 +103,13 @@ async def answer(
     return Response(whole(deltas).model_dump_json(exclude_unset=True, by_alias=True), media_type="application/json")
 
 
-async def _stream(gateway: Gateway, run: Generation, chunks: Chunks, writer: EventWriter) -> None:
+async def _stream(gateway: Gateway, scope: Scope, run: Generation, chunks: Chunks, writer: EventWriter) -> None:
     try:
         await _events(gateway, run, chunks, writer)
     except ApiError as error:
         if not writer.started:
             raise
-        gateway.metrics.errors.labels(error.status, error.code or "").inc()
+        note_error(scope, gateway.metrics, error)
         await writer.events(*_spelled(chunks.failure(error)))
     except ClientGone:
         raise
@@ -115,6 +119,7 @@ async def _stream(gateway: Gateway, run: Generation, chunks: Chunks, writer: Eve
         where = "".join(traceback.format_tb(error.__traceback__))
         logger.error("streaming failed: %s\n%s", type(error).__name__, where)
         fault = InternalError("streaming failed because of a fault in the server")
+        note_error(scope, gateway.metrics, fault)
         await writer.events(*_spelled(chunks.failure(fault)))
     await writer.events(chunks.mark)
     await writer.end()

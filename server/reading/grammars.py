@@ -6,13 +6,15 @@ They are structural tags as xgrammar defines them (https://xgrammar.mlc.ai/docs/
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from protocol.messages import Grammar
 from server.reading.reasoning import ReasoningFormat, Start
 from server.reading.tools.choice import Function, ToolUse
-from server.reading.tools.formats import CallFormat
+from server.reading.tools.formats import GENERIC, CallFormat
 
 Format = dict[str, Any]
 
@@ -23,43 +25,127 @@ def call_grammar(form: CallFormat, use: ToolUse, start: int, special_ids: Mappin
     `start` is the token index where the answer begins. `special_ids` are the vocabulary's special tokens: an opener
     among them is demanded by its id, since special tokens are no text to a grammar.
     """
-    return Grammar(
-        type="structural_tag",
-        value=json.dumps({"type": "structural_tag", "format": call_format(form, use, special_ids)}),
-        start=start,
-    )
+    return _whole(call_format(form, use, special_ids), start)
 
 
 def call_or(grammar: Grammar, form: CallFormat, use: ToolUse, special_ids: Mapping[str, int]) -> Grammar:
-    """Calls as call_grammar has them, or else what `grammar` permits."""
-    either = {"type": "or", "elements": [call_format(form, use, special_ids), as_format(grammar)]}
-    return Grammar(
-        type="structural_tag",
-        value=json.dumps({"type": "structural_tag", "format": either}),
-        start=grammar.start,
-    )
+    """Calls as call_grammar has them, or else what `grammar` says."""
+    return _whole(_either([call_format(form, use, special_ids), as_format(grammar)]), grammar.start)
+
+
+def auto_grammar(
+    form: CallFormat, use: ToolUse, start: int, special_ids: Mapping[str, int], *, held: Collection[str]
+) -> Grammar | None:
+    """Any text, in which a call that has begun is held to its form, and its arguments to the schema.
+
+    The schemas are those of the functions named in `held`; the others take any object. None where nothing would be
+    held: the text is free then. In a form without marks the first character decides, be there whitespace before it
+    or not: `{` opens a call. Beside the mark that opens a call in other forms, all text stays free.
+    """
+    if not held and form.name != GENERIC:
+        return None
+    any_object = {"type": "object"}
+    functions = tuple(f if f.name in held else replace(f, parameters=any_object) for f in use.functions)
+    use = replace(use, functions=functions)
+    if form.bare:
+        return _whole(_bare(form, use, special_ids), start)
+    if form.opener in special_ids:
+        tag = _tag(form, form.opener, use, special_ids)
+        return _whole(
+            {"type": "token_triggered_tags", "trigger_tokens": [special_ids[form.opener]], "tags": [tag]}, start
+        )
+    openers = [opener for opener in (form.opener, *form.also) if opener not in special_ids]
+    tags = [_tag(form, opener, use, special_ids) for opener in openers]
+    return _whole({"type": "triggered_tags", "triggers": openers, "tags": tags}, start)
+
+
+def _bare(form: CallFormat, use: ToolUse, special_ids: Mapping[str, int]) -> Format:
+    """Calls, or text. Once the opener has been written, be it in mid-text, there is nothing but calls."""
+    calls = call_format(form, use, special_ids)
+    marked: Format | None = None
+    text: Format = {"type": "any_tokens"}
+    if form.opener:
+        marked = _sequence(*_spelled(form.opener, special_ids), calls)
+        text = (
+            {"type": "any_tokens", "exclude_tokens": [special_ids[form.opener]]}
+            if form.opener in special_ids
+            else {"type": "any_text", "excludes": [form.opener]}
+        )
+    words = _sequence({"type": "regex", "pattern": r"[^{\s]"}, text)
+    if marked is not None:
+        words = _either([_sequence(words, _optional(marked)), marked])
+    return _sequence({"type": "regex", "pattern": r"\s*"}, _either([calls, _optional(words)]))
 
 
 def call_format(form: CallFormat, use: ToolUse, special_ids: Mapping[str, int]) -> Format:
     """The structural tag's format alone, to be put into another."""
-    if form.array:
-        tags = [_tag(form, function, "", "") for function in use.functions]
-        return _sequence(
-            _mark(form.opener, special_ids), _text("["), _calls(tags, ", ", use.parallel), _text(form.closer)
-        )
+    content = _framed(form, use, special_ids)
     if form.bare:
-        return _calls([_tag(form, function, "", "") for function in use.functions], "; ", use.parallel)
-    tags = [_tag(form, function, f"{form.opener}\n", f"\n{form.closer}") for function in use.functions]
-    return _calls(tags, "\n", use.parallel)
+        return content
+    call = [*_spelled(form.opener, special_ids), content, *_spelled(form.closer, special_ids)]
+    if form.array:
+        return _sequence(*call)
+    if form.section is not None:
+        begin, end = (_spelled(mark, special_ids) for mark in form.section)
+        return _sequence(*begin, _repeated(call, use.parallel), *end)
+    layout = [] if form.style in ("header", "braces") else [_text("\n")]
+    more = {"type": "star", "content": _sequence(*layout, *call)}
+    return _sequence(*call, more) if use.parallel else _sequence(*call)
 
 
-def _tag(form: CallFormat, function: Function, before: str, after: str) -> Format:
+def _repeated(call: list[Format], parallel: bool) -> Format:
+    return {"type": "plus", "content": _sequence(*call)} if parallel else _sequence(*call)
+
+
+def _tag(form: CallFormat, opener: str, use: ToolUse, special_ids: Mapping[str, int]) -> Format:
+    """From one opener to its closer."""
     return {
         "type": "tag",
-        "begin": f'{before}{{"name": "{function.name}", "{form.arguments}": ',
-        "content": {"type": "json_schema", "json_schema": dict(function.parameters)},
-        "end": "}" + after,
+        "begin": _begin_or_end(opener, special_ids),
+        "content": _framed(form, use, special_ids),
+        "end": _begin_or_end(form.closer, special_ids),
     }
+
+
+def _framed(form: CallFormat, use: ToolUse, special_ids: Mapping[str, int]) -> Format:
+    """What stands between one opener and its closer."""
+    calls = [_call(form, function, special_ids) for function in use.functions]
+    if form.array or form.bare:
+        separator = ", " if form.array else form.separators[:1] + " " if form.separators else "\n"
+        tags = [{"type": "tag", "begin": "", "content": call, "end": "}"} for call in calls]
+        several = _calls(tags, separator, use.parallel)
+        return _sequence(_text("["), several, _text("]")) if form.array else several
+    return _either(calls)
+
+
+def _call(form: CallFormat, function: Function, special_ids: Mapping[str, int]) -> Format:
+    """One call without its marks; in a list, without its last brace."""
+    schema: Format = {"type": "json_schema", "json_schema": dict(function.parameters)}
+    match form.style:
+        case "json":
+            number = [_text('{"tool_call_id": "'), _NUMBER, _text('", ')] if form.name == "command_a" else [_text("{")]
+            name = _text(f'"{form.name_key}": "{function.name}", "{form.arguments}": ')
+            if form.array or form.bare:
+                return _sequence(*number, name, schema)
+            return _sequence(_text("\n"), *number, name, schema, _text("}\n"))
+        case "header":
+            before = _spelled(f"{form.before}{'functions.' if form.id_in_name else ''}{function.name}", special_ids)
+            number = [_text(":"), _NUMBER] if form.id_in_name else []
+            if form.after != "```json":
+                return _sequence(*before, *number, *_spelled(form.after, special_ids), schema)
+            return _sequence(*before, _text("\n```json\n"), schema, _text("\n"))
+        case "parameters":
+            schema["style"] = "qwen_xml"
+            return _sequence(_text(f"\n<function={function.name}>\n"), schema, _text("</function>\n"))
+        case "pairs":
+            schema["style"] = "glm_xml"
+            return _sequence(_text(f"{function.name}\n"), schema)
+        case "braces":
+            schema |= {"style": "gemma", "quote": special_ids.get(form.quote, form.quote)}
+            return _sequence(_text(f"call:{function.name}"), schema)
+
+
+_NUMBER: Format = {"type": "regex", "pattern": "0|[1-9][0-9]{0,3}"}
 
 
 def _calls(tags: list[Format], separator: str, parallel: bool) -> Format:
@@ -72,8 +158,13 @@ def _calls(tags: list[Format], separator: str, parallel: bool) -> Format:
     }
 
 
-def _mark(opener: str, special_ids: Mapping[str, int]) -> Format:
-    return {"type": "token", "token": special_ids[opener]} if opener in special_ids else _text(opener)
+def _spelled(text: str, special_ids: Mapping[str, int]) -> list[Format]:
+    """A text as a grammar can demand it: special tokens in it by their ids."""
+    marks = sorted((mark for mark in special_ids if mark and mark in text), key=len, reverse=True)
+    parts = re.split("(" + "|".join(map(re.escape, marks)) + ")", text) if marks else [text]
+    return [
+        {"type": "token", "token": special_ids[part]} if part in special_ids else _text(part) for part in parts if part
+    ]
 
 
 def _text(value: str) -> Format:
@@ -82,6 +173,19 @@ def _text(value: str) -> Format:
 
 def _sequence(*elements: Format) -> Format:
     return {"type": "sequence", "elements": list(elements)}
+
+
+def _either(elements: list[Format]) -> Format:
+    return elements[0] if len(elements) == 1 else {"type": "or", "elements": elements}
+
+
+def _optional(content: Format) -> Format:
+    return {"type": "optional", "content": content}
+
+
+def _whole(format: Format, start: int) -> Grammar:
+    value = json.dumps({"type": "structural_tag", "format": format})
+    return Grammar(type="structural_tag", value=value, start=start)
 
 
 def after_reasoning(grammar: Grammar, form: ReasoningFormat, start: Start, special_ids: Mapping[str, int]) -> Grammar:
@@ -102,8 +206,7 @@ def after_reasoning(grammar: Grammar, form: ReasoningFormat, start: Start, speci
     if start == "outside":
         thinking = {"type": "optional", "content": thinking}
     whole = {"type": "sequence", "elements": [thinking, as_format(grammar)]}
-    value = json.dumps({"type": "structural_tag", "format": whole})
-    return Grammar(type="structural_tag", value=value, start=grammar.start)
+    return _whole(whole, grammar.start)
 
 
 def _begin_or_end(tag: str, special_ids: Mapping[str, int]) -> str | dict[str, Any]:

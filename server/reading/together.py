@@ -32,9 +32,10 @@ class AnswerReading:
 
     def needs_special_tokens(self, special: Collection[str]) -> bool:
         """Whether marks that are looked for would be lost if special tokens (`special`) were left out of the text."""
-        marks = [(form.opener, form.closer) for form in (self.calls, self.thought) if form is not None]
+        marks = [] if self.calls is None else [*self.calls.marks]
+        marks += [] if self.thought is None else [self.thought.opener, self.thought.closer]
         kept = any(form is not None and form.special for form in (self.calls, self.thought))
-        return kept or any(mark in special for pair in marks for mark in pair)
+        return kept or any(mark in special for mark in marks)
 
     def reader(self) -> AnswerReader:
         return AnswerReader(self)
@@ -45,7 +46,7 @@ class AnswerReader:
 
     def __init__(self, reading: AnswerReading) -> None:
         self._splitter = ReasoningSplitter(reading.thought, reading.start) if reading.thought is not None else None
-        self._parser = ToolParser(reading.calls, reading.use.names) if reading.calls is not None else None
+        self._parser = ToolParser(reading.calls, reading.use.schemas) if reading.calls is not None else None
         self._parallel = reading.use.parallel
 
     @property
@@ -56,11 +57,11 @@ class AnswerReader:
     def feed(self, text: str) -> list[Event]:
         return self._read(self._splitter.feed(text) if self._splitter is not None else Split(content=text))
 
-    def finish(self) -> list[Event]:
-        """What was held back; the text is over."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """What was held back; the text is over. `cut`: by a limit, not by the model."""
         events = self._read(self._splitter.finish()) if self._splitter is not None else []
         if self._parser is not None:
-            events += self._permitted(self._parser.finish())
+            events += self._permitted(self._parser.finish(cut=cut))
         return events
 
     def _read(self, split: Split) -> list[Event]:

@@ -15,6 +15,7 @@ from server.fleet.pool import Pool
 from server.fleet.times import DraftTimes
 from server.fleet.worker import Worker
 from server.rounds.context import RequestContext, WorkerSession
+from server.rounds.history import remember
 
 State = Literal["ready", "reading", "absent"]
 
@@ -53,9 +54,11 @@ class DraftSide:
         read_seconds: float,
         draft_model: str | None = None,
         needs_q: bool = False,
+        history: str | None = None,
     ) -> None:
         """`vocabulary_size` counts the target's logits; `draft_model` is the worker's drafter to use, if not its own
-        default; `needs_q`: the strategy judges by the distribution that each token was drawn from."""
+        default; `needs_q`: the strategy judges by the distribution that each token was drawn from; `history`: whose
+        answers to draft from, and to add this one to (server/rounds/history.py)."""
         self._context = context
         self._pool = pool
         self._vocabulary_size = vocabulary_size
@@ -69,6 +72,7 @@ class DraftSide:
         self._not_before = 0.0
         self._useless = False
         self._prediction_sent = False
+        self._history = history
 
     @property
     def worker(self) -> Worker | None:
@@ -133,9 +137,12 @@ class DraftSide:
         self._drop()
 
     def close(self) -> None:
-        """Stop reading and free the session; does not wait."""
+        """Stop reading, free the session and have the answer remembered; does not wait."""
         if self._reading is not None:
             self._reading.cancel()
+        worker = self.worker or self._pick()
+        if self._history is not None and worker is not None:
+            remember(self._context, worker, self._history)
         self._drop()
 
     async def _read(self) -> None:
@@ -210,6 +217,7 @@ class DraftSide:
             "candidate_top_p": speculation.candidate_top_p,
             "want_q": self._needs_q and draft_tokens > 0,
             "prediction": Prediction(token_ids=prediction) if prediction is not None else None,
+            "history": self._history if info is not None and info.capabilities.history else None,
         }
 
     def _fits(self, draft_tokens: int) -> bool:

@@ -16,6 +16,9 @@ from server.rounds.context import RequestContext
 from server.rounds.draft_side import READ_AHEAD, Draft, DraftSide
 from server.rounds.target_side import TargetSide
 
+OWN_DRAFTER = "target"
+"""Stands for the drafter, and for the source of its drafts, where the target itself asks for them."""
+
 # How many tokens are decoded plainly before the drafter is looked at again: while it reads, and where there is none.
 _WHILE_READING = 8
 _WHILE_ABSENT = 16
@@ -65,6 +68,7 @@ class RoundLoop:
         self._target_drives = target_drives
         self._remaining = min(context.request.max_tokens, info.context_length - len(context.sequence))
         self._stopped = False
+        self._draft_id = OWN_DRAFTER if target_drives and context.request.speculation.enabled else None
 
     async def rounds(self) -> AsyncIterator[Round]:
         """See server.backend.RoundSource. Whoever closes this must close the target's and the draft's side too."""
@@ -107,6 +111,7 @@ class RoundLoop:
 
     async def _draft_and_verify(self, speculating: Speculating, plan: RoundPlan) -> Round:
         worker = speculating.drafts.worker
+        self._draft_id = worker.info.id if worker is not None and worker.info is not None else self._draft_id
         draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
         for info in (self._info, worker.info if worker is not None else None):
             if info is not None:
@@ -140,7 +145,7 @@ class RoundLoop:
         # Reading a prompt, or waiting for another call that reads it, is not a round's time.
         if length > len(self._request.prompt) and length - answer.cached_tokens <= _MOST_UNREAD:
             self._target.step_times.observe_verify(rows, answer.timings.rows, answer.timings.total_ms / 1000, seconds)
-        round_ = self._emit(answer, seconds, draft)
+        round_ = self._emit(answer, seconds, draft, speculative=asked > 0)
         if self._speculating is not None and (draft.failed or draft.source is not None):
             times = self._times(self._speculating)
             outcome = RoundOutcome(
@@ -186,7 +191,7 @@ class RoundLoop:
                 # The first one's time is the prompt's.
                 if answer.num_drafted == 0 and len(self._sequence) > len(self._request.prompt):
                     self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
-                yield self._emit(answer, seconds, Draft.none(), "target" if answer.num_drafted else None)
+                yield self._emit(answer, seconds, Draft.none(), OWN_DRAFTER if answer.num_drafted else None)
 
     def _target_speculation(self) -> TargetSpeculation:
         """What a target that can drive rounds itself is to do."""
@@ -195,7 +200,14 @@ class RoundLoop:
             enabled=drives, draft_tokens=self._request.speculation.draft_tokens if drives else None
         )
 
-    def _emit(self, answer: VerifyResponse, seconds: float, draft: Draft, source: str | None = None) -> Round:
+    def _emit(
+        self,
+        answer: VerifyResponse,
+        seconds: float,
+        draft: Draft,
+        source: str | None = None,
+        speculative: bool = False,
+    ) -> Round:
         """Append the tokens; a limit of one call that is not the request's own is no reason to stop."""
         self._sequence.append(answer.token_ids)
         self._remaining -= len(answer.token_ids)
@@ -226,6 +238,9 @@ class RoundLoop:
                 network=max(0.0, total_ms - workers_ms),
                 total=total_ms,
             ),
+            target=self._info.id,
+            draft=self._draft_id,
+            speculative=speculative or self._draft_id == OWN_DRAFTER,
         )
 
 

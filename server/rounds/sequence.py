@@ -20,6 +20,9 @@ class TokenSequence:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def since(self, start: int) -> list[int]:
+        return self._ids[start:]
+
     def append(self, token_ids: list[int]) -> None:
         self._ids += token_ids
         self._hashes.extend(token_ids)

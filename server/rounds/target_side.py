@@ -229,7 +229,7 @@ class TargetSide:
         if isinstance(failure, SessionLost | Busy):
             session.worker.count(failure)
         self._avoid.add(session.worker)
-        self._context.metrics.retries.inc()
+        self._context.metrics.retries.labels("target").inc()
         others = any(w.usable and self._accepts(w) and w not in self._avoid for w in self._pool)
         await self._recovery.before_retry(failure, others)
 

@@ -87,6 +87,10 @@ class ChatTemplate:
         """Whether the template's text has `word` in it: a role it knows, or a variable it reads."""
         return word in self._source
 
+    def names_role(self, role: str) -> bool:
+        """Whether the template names this role, in quotes; one that writes any role as it comes has not learnt it."""
+        return f"'{role}'" in self._source or f'"{role}"' in self._source
+
     def takes_instructions(
         self,
         roles: Sequence[str],

@@ -13,7 +13,7 @@ import uvicorn
 
 from basics.names import STRATEGIES
 from protocol.hashing import PrefixHashes
-from protocol.messages import DraftRequest, GenerateRequest, SequenceRequest, VerifyRequest
+from protocol.messages import DraftRequest, GenerateRequest, RememberRequest, SequenceRequest, VerifyRequest
 from testing.fakes.model import STOP, VOCABULARY, draft_token, probability, target_token, top_token
 
 Answer = dict[str, Any]
@@ -62,6 +62,7 @@ class FakeWorker:
         self.sessions: dict[str, list[int]] = {}
         self.rounds: dict[str, int] = {}
         self.calls: list[tuple[str, Any]] = []
+        self.remembered: list[RememberRequest] = []
         self.deleted: set[str] = set()
         self.cancelled = 0
         self.running = 0
@@ -154,6 +155,9 @@ class FakeWorker:
                 await reply(send, 200, json.dumps(self.model()).encode())
             elif path == "/v1/tokenizer":
                 await reply(send, 200, json.dumps(self.tokenizer()).encode())
+            elif path == "/v1/remember":
+                self.remembered.append(RememberRequest.model_validate_json(body))
+                await reply(send, 200, b'{"remembered": true}')
             elif path == "/v1/generate":
                 await self.generate(GenerateRequest.model_validate_json(body), send)
             else:

@@ -140,5 +140,5 @@ async def test_sessions_restart_and_mismatch_like_a_targets() -> None:
         status, body = await worker.post("/v1/draft", request(REPEATING, draft_tokens=2))
         assert (status, body["error"]["code"]) == (409, "stale_round")
         assert (await worker.client.delete("/v1/sessions/s")).status_code == 204
-        assert await worker.metric("tandem_sessions") == 0
-        assert await worker.metric("tandem_spec_decode_num_draft_tokens_total") == 4
+        assert await worker.metric("tandem_draft_sessions") == 0
+        assert await worker.metric("tandem_draft_spec_decode_num_draft_tokens_total") == 4

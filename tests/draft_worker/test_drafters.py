@@ -36,7 +36,7 @@ async def test_a_new_drafter_is_a_line_of_the_table(monkeypatch: pytest.MonkeyPa
     async with drafter(lookup=True) as worker:
         answer = await worker.draft(ids=[1, 7], draft_tokens=3)
         assert (answer["source"], answer["candidates"][0]["token_ids"]) == ("counting", [8, 9, 10])
-        assert await worker.metric("tandem_spec_decode_num_drafts_total") == 1
+        assert await worker.metric("tandem_draft_spec_decode_num_drafts_total") == 1
         answer = await worker.draft(ids=[1, 2, 1, 2], draft_tokens=2, round=1)
         assert (answer["source"], answer["candidates"][0]["token_ids"]) == ("lookup", [1, 2])
 

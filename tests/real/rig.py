@@ -77,7 +77,8 @@ def num_drafted(answer: Answer) -> int:
 
 def sessions(client: Client, *workers: Process) -> float:
     """How many sessions these workers hold."""
-    return sum(client.metrics(worker.url)["tandem_sessions"] for worker in workers)
+    pages = [client.metrics(worker.url) for worker in workers]
+    return sum(page.get(f"tandem_{role}_sessions", 0.0) for page in pages for role in ("target", "draft"))
 
 
 def drafts_again(client: Client, drafter: str = "model") -> bool:

@@ -269,7 +269,7 @@ async def test_a_full_queue_answers_429_with_a_time_to_come_back() -> None:
     async with target(slots=1, slot_hold_ms=60_000, max_queue=1) as worker:
         await worker.verify(ids=PROMPT, session_id="holds")
         waits = asyncio.create_task(worker.post("/v1/verify", request([1], session_id="waits", candidates=[])))
-        while not await worker.metric("tandem_num_requests_waiting"):
+        while not await worker.metric("tandem_target_num_requests_waiting"):
             await pause()
         response = await worker.client.post("/v1/verify", json=request([2], session_id="full", candidates=[]))
         assert response.status_code == 429
@@ -354,16 +354,16 @@ async def test_metrics_count_drafts_and_what_became_of_them() -> None:
         await worker.verify(ids=PROMPT, sampling=sampling, candidates=[{"token_ids": [*truth, wrong]}])
         await worker.verify(ids=PROMPT, sampling=sampling, candidates=[{"token_ids": [wrong]}], round=1)
         await worker.post("/v1/verify", request([99], candidates=[]))
-        assert await worker.metric("tandem_spec_decode_num_drafts_total") == 2
-        assert await worker.metric("tandem_spec_decode_num_draft_tokens_total") == 3
-        assert await worker.metric("tandem_spec_decode_num_accepted_tokens_total") == 1
-        assert await worker.metric("tandem_prefix_cache_queries_total") == 15
-        assert await worker.metric("tandem_errors_total") == 1
-        assert await worker.metric("tandem_sessions") == 2
+        assert await worker.metric("tandem_target_spec_decode_num_drafts_total") == 2
+        assert await worker.metric("tandem_target_spec_decode_num_draft_tokens_total") == 3
+        assert await worker.metric("tandem_target_spec_decode_num_accepted_tokens_total") == 1
+        assert await worker.metric("tandem_target_prefix_cache_queries_total") == 15
+        assert await worker.metric("tandem_target_errors_total") == 1
+        assert await worker.metric("tandem_target_sessions") == 2
         page = (await worker.client.get("/metrics")).text
-        assert 'tandem_http_requests_total{endpoint="/v1/verify",status="400"} 1.0' in page
-        assert 'tandem_round_time_seconds_count{phase="forward"} 3.0' in page
-        assert 'tandem_spec_decode_num_accepted_tokens_per_pos_total{position="0"} 1.0' in page
+        assert 'tandem_target_http_requests_total{endpoint="/v1/verify",status="400"} 1.0' in page
+        assert 'tandem_target_call_seconds_count{phase="forward"} 3.0' in page
+        assert 'tandem_target_spec_decode_num_accepted_tokens_per_pos_total{position="0"} 1.0' in page
 
 
 @async_test

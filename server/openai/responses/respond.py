@@ -54,7 +54,7 @@ class ResponseEvents:
     def delta(self, delta: Delta, last: bool) -> list[BaseModel]:
         events = self._reader.feed(delta.text)
         if delta.finish_reason is not None:
-            events += self._reader.finish()
+            events += self._reader.finish(cut=delta.finish_reason == "length")
         logprobs = chat_logprobs(self._plan.text.tokenizer, delta.token_ids, delta.logprobs) if delta.logprobs else None
         sent = self._output.feed(events, logprobs.content if logprobs is not None else ())
         if delta.finish_reason is not None:
@@ -85,8 +85,7 @@ class ResponseEvents:
         plan = self._plan
         response = self._response("incomplete" if self._incomplete else "completed")
         response.usage = self._usage()
-        response.metrics = plan.speculative_metrics()
-        response.tandem = plan.tandem()
+        plan.describe(response)
         if self._incomplete:
             response.incomplete_details = Incomplete(reason="max_output_tokens")
         else:

@@ -12,6 +12,7 @@ from server.gateway import Gateway, gateway_of
 from server.openai.body import body_of
 from server.openai.chat_job import plan_chat
 from server.openai.docs import documented
+from server.openai.origin import origin_of
 from server.openai.plan import served
 from server.openai.responses.answers import ResponseObject
 from server.openai.responses.convert import LOGPROBS, as_chat, own_words
@@ -31,9 +32,9 @@ async def responses(
 ) -> Response:
     """Answers a conversation, whole or as server-sent events; every call brings all of it, as nothing is stored."""
     with own_words(body):
-        traceparent = request.headers.get("traceparent")
+        origin = origin_of(request)
         model = served(gateway, body.model)
-        plan, reading = await plan_chat(gateway, as_chat(body), model, prefix="resp_", traceparent=traceparent)
+        plan, reading = await plan_chat(gateway, as_chat(body), model, prefix="resp_", origin=origin)
         if plan.choices[0].request.logprobs is not None and reading.thought is not None:
             raise NotSupported(f"'{LOGPROBS}' is not supported by a model that thinks aloud", param="include")
 

@@ -25,10 +25,14 @@ class ToolError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One tool. `parameters` is a JSON schema; a function without one takes no arguments."""
+    """One tool. `parameters` is a JSON schema; a function without one takes no arguments.
+
+    `strict`: its arguments are held to the schema even where the model is free to call or not.
+    """
 
     name: str
     parameters: Mapping[str, Any]
+    strict: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,11 @@ class ToolUse:
     @property
     def names(self) -> frozenset[str]:
         return frozenset(function.name for function in self.functions)
+
+    @property
+    def schemas(self) -> Mapping[str, Mapping[str, Any]]:
+        """Those of the functions' arguments, by name."""
+        return {function.name: function.parameters for function in self.functions}
 
 
 def resolve(
@@ -94,7 +103,8 @@ def _function(tool: Mapping[str, Any], path: str) -> Function:
         parameters = {"type": "object", "properties": {}, "additionalProperties": False}
     if not isinstance(parameters, Mapping):
         raise ToolError("parameters must be a JSON schema", f"{path}.function.parameters")
-    return Function(name, _of_object(parameters, f"{path}.function.parameters.type"))
+    schema = _of_object(parameters, f"{path}.function.parameters.type")
+    return Function(name, schema, function.get("strict") is True)
 
 
 def _of_object(parameters: Mapping[str, Any], path: str) -> Mapping[str, Any]:

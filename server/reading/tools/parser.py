@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 import string
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from server.reading.tools.call_readers import reader_of
 from server.reading.tools.formats import CallFormat
-from server.reading.tools.reader import CallReader
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +49,27 @@ def new_call_id(form: CallFormat) -> str:
 class ToolParser:
     """The events do not depend on how the text was cut, but for how content and arguments are cut in turn.
 
-    What looks like a call and is not (unknown function, broken JSON before its arguments began) comes back as content,
+    What looks like a call and is not (unknown function, broken before its arguments began) comes back as content,
     marks included, so no text is lost. Whitespace between calls, and between content and a call, is layout, left out.
     """
 
     def __init__(
-        self, form: CallFormat, names: Collection[str], new_id: Callable[[CallFormat], str] = new_call_id
+        self, form: CallFormat, functions: Mapping[str, Any], new_id: Callable[[CallFormat], str] = new_call_id
     ) -> None:
-        """`names`: the functions of the request's tools."""
+        """`functions`: the schema of each function's arguments, by its name."""
         self._form = form
-        self._names = frozenset(names)
+        self._functions = functions
         self._new_id = new_id
-        self._where: Literal["start", "text", "opened", "array", "call", "after"] = "start" if form.bare else "text"
+        self._openers = tuple(filter(None, (form.opener, *form.also)))
+        self._begin, self._end = form.section or ("", "")
+        self._where: Literal["start", "text", "section", "opened", "call", "after", "closing"]
+        self._where = "start" if form.bare else "text"
+        self._listed = False  # whether calls stand in a list
         self._pending = ""  # what has been read of something that may be a call
         self._space = ""  # whitespace that is content if content follows
-        self._mark = ""  # what has been read of an opener or closer
-        self._reader = CallReader(self._names)
-        self._started = False  # whether the call that is being read has been reported
+        self._mark = ""  # what has been read of a mark
+        self._reader = reader_of(form, functions)
+        self._started = False  # whether the call that is being read has been told
         self._follows_call = False  # whether no content has come since the last call
         self._events: list[Event] = []
         self.num_calls = 0
@@ -75,13 +79,22 @@ class ToolParser:
             self._step(character)
         return self._take()
 
-    def finish(self) -> list[Event]:
-        """What was held back. The text is over: a call that is not certain by now is none."""
-        if not self._started:
-            self._content(self._pending)
-        self._pending = ""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """What was held back. The text is over; `cut`: not by the model's own will.
+
+        A call that is not certain by now is none, but for one that was cut after its name.
+        """
+        if self._where == "call":
+            self._reader.cut()
+            if cut and not self._started and self._reader.found is not None:
+                self._start_call(self._reader.found)
+        if self._started:
+            self._pending = ""
+        elif self._where in ("after", "closing") or (cut and self._follows_call and self._where != "call"):
+            self._pending = self._mark = ""  # half a closer, or the mark of a call that did not come
+        self._content(self._pending)
         self._content(self._mark)
-        self._mark = ""
+        self._pending = self._mark = ""
         if not self._follows_call:
             self._flush_space()
         return self._take()
@@ -93,14 +106,15 @@ class ToolParser:
         return events
 
     def _step(self, character: str) -> None:
-        if self._where == "call":
-            self._in_call(character)
-        elif self._where in ("opened", "array"):
-            self._before_call(character)
-        elif self._where == "after":
-            self._after_call(character)
-        else:
-            self._in_text(character)
+        match self._where:
+            case "call":
+                self._in_call(character)
+            case "section" | "opened":
+                self._before_call(character)
+            case "after" | "closing":
+                self._after_call(character)
+            case _:
+                self._in_text(character)
 
     def _in_text(self, character: str) -> None:
         if self._where == "start" and not self._mark:
@@ -109,31 +123,51 @@ class ToolParser:
                 return
             if not character.isspace():
                 self._where = "text"
-        opener = self._form.opener
         self._mark += character
-        while self._mark and not opener.startswith(self._mark):
+        marks = [*self._openers, *self._form.hidden]
+        marks += [self._begin] if self._begin else []
+        marks += [self._end] if self._end and self._follows_call else []
+        while self._mark and not any(mark.startswith(self._mark) for mark in marks):
             self._content(self._mark[0])
             self._mark = self._mark[1:]
-        if self._mark == opener:
-            self._mark = ""
-            self._pending += opener
-            self._where = "array" if self._form.array else "opened"
+        if self._mark not in marks:
+            return
+        mark, self._mark = self._mark, ""
+        if mark == self._end or mark in self._form.hidden:
+            return
+        self._pending += mark
+        self._where = "section" if mark == self._begin else "opened"
+        self._listed = False
 
     def _before_call(self, character: str) -> None:
-        """Between an opener (or a separator) and a call."""
-        if self._where == "array" and character == "[":
-            self._pending += character
-            self._where = "opened"
-        elif self._where == "opened" and character == "{":
-            self._open_call(character)
+        """Between a mark (or a separator) and a call."""
+        if self._where == "section":
+            self._mark += character
+            if self._mark in self._openers:
+                self._where = "opened"
+            elif any(opener.startswith(self._mark) for opener in self._openers):
+                return
+            elif not self._mark.isspace():
+                mark, self._mark = self._mark, ""
+                self._no_call()
+                for held in mark:
+                    self._in_text(held)
+                return
+            self._pending += self._mark
+            self._mark = ""
         elif character.isspace():
             self._pending += character
+        elif self._form.array and not self._listed and character == "[":
+            self._pending += character
+            self._listed = True
+        elif self._form.style != "json" or character == "{":
+            self._open_call(character)
         else:
             self._no_call()
             self._in_text(character)
 
     def _open_call(self, character: str) -> None:
-        self._reader = CallReader(self._names)
+        self._reader = reader_of(self._form, self._functions)
         self._where = "call"
         self._in_call(character)
 
@@ -148,14 +182,16 @@ class ToolParser:
         if self._started:
             self._arguments()
             self._started = False
-            self._where = "after"
+            # The end of a call by pairs is its closer.
+            self._where = "after" if self._form.style != "pairs" or verdict == "broken" else "text"
             if verdict == "broken":
-                self._after_call(character)
+                for held in self._reader.unread:
+                    self._step(held)
         else:
             self._no_call()
 
     def _start_call(self, name: str) -> None:
-        self._events.append(CallStart(self.num_calls, self._new_id(self._form), name))
+        self._events.append(CallStart(self.num_calls, self._reader.id or self._new_id(self._form), name))
         self.num_calls += 1
         self._started = self._follows_call = True
         self._pending = self._space = ""
@@ -166,19 +202,21 @@ class ToolParser:
             self._events.append(CallArguments(self.num_calls - 1, fragment))
 
     def _after_call(self, character: str) -> None:
-        """After a call: a closer, a separator, or something that is neither."""
+        """After a call: the end of its list, a closer, a separator, or something that is none of them."""
         closer = self._form.closer
         if not self._mark and character.isspace():
             self._space += character
+        elif self._listed and self._where == "after" and character == "]":
+            self._where = "closing"
+        elif self._listed and self._where == "after" and character == ",":
+            self._separated(character)
         elif closer.startswith(self._mark + character):
             self._mark += character
             if self._mark == closer:
                 self._mark = self._space = ""
                 self._where = "text"
         elif not self._mark and character in self._form.separators:
-            self._pending = self._space + character
-            self._space = ""
-            self._where = "opened"
+            self._separated(character)
         elif not self._mark and self._form.bare and character == "{":
             self._open_call(character)
         else:
@@ -186,6 +224,11 @@ class ToolParser:
             self._where = "text"
             for held in mark + character:
                 self._in_text(held)
+
+    def _separated(self, character: str) -> None:
+        self._pending = self._space + character
+        self._space = ""
+        self._where = "opened"
 
     def _no_call(self) -> None:
         pending, self._pending = self._pending, ""
@@ -233,11 +276,16 @@ class Parsed:
 
 
 def parse(
-    form: CallFormat, names: Collection[str], text: str, new_id: Callable[[CallFormat], str] = new_call_id
+    form: CallFormat,
+    functions: Mapping[str, Any],
+    text: str,
+    new_id: Callable[[CallFormat], str] = new_call_id,
+    *,
+    cut: bool = False,
 ) -> Parsed:
     """A whole answer at once: what the events of ToolParser add up to."""
-    parser = ToolParser(form, names, new_id)
-    return collect([*parser.feed(text), *parser.finish()])
+    parser = ToolParser(form, functions, new_id)
+    return collect([*parser.feed(text), *parser.finish(cut=cut)])
 
 
 def collect(events: list[Event]) -> Parsed:

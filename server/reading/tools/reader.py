@@ -9,14 +9,15 @@ from typing import Any, Literal
 from server.text import exact_json
 
 ARGUMENT_KEYS = ("arguments", "parameters")
-KEYS = frozenset({"name", "type", "id", *ARGUMENT_KEYS})
+NAME_KEYS = ("name", "tool_name")
+KEYS = frozenset({*NAME_KEYS, "type", "id", "tool_call_id", *ARGUMENT_KEYS})
 
 Verdict = Literal["more", "call", "broken"]
 _LITERALS = frozenset("-+.eE0123456789truefalsn")
 
 
-class CallReader:
-    """Fed one character at a time, from "{" on.
+class JsonReader:
+    """A server.reading.tools.call_readers.CallReader, fed from "{" on.
 
     A call is certain once its name, that of a known function, and the brace that opens its arguments have been read
     (`name` is set from then on): what follows goes to `fragment`, as the model wrote it, until the arguments' braces
@@ -32,10 +33,12 @@ class CallReader:
         self._member: list[str] = []  # of the outermost object, the member that is being read
         self._expect: Literal["key", "colon", "value", "comma"] = "key"
         self._key = ""
-        self._found: str | None = None  # a name that was read, before the call is certain
-        self._in_arguments = self._arguments_done = False
+        self.found: str | None = None
+        self._in_arguments = self._arguments_done = self._had_arguments = False
         self._fragment: list[str] = []
         self.name: str | None = None
+        self.id: str | None = None
+        self.unread = ""
 
     def take_fragment(self) -> str:
         """Arguments read since the last time."""
@@ -43,8 +46,15 @@ class CallReader:
         self._fragment.clear()
         return fragment
 
+    def cut(self) -> None:
+        """Arguments that came before the name are told as far as they are whole."""
+        if self.name is None and self._had_arguments and not self._quoted and self._depth == 1:
+            self._text.append("}")
+            self._judge()
+
     def feed(self, character: str) -> Verdict:
         """ "call": that was its last character; "broken": it was no call, or, if certain, has ended just before."""
+        self.unread = character
         if not self._arguments_done:
             self._text.append(character)
         verdict = self._step(character)
@@ -87,9 +97,9 @@ class CallReader:
             self._quoted = True
         elif character in "{[":
             self._depth += 1
-            certain = self._found is not None and self._key in ARGUMENT_KEYS and character == "{"
+            certain = self.found is not None and self._key in ARGUMENT_KEYS and character == "{"
             if certain and self.name is None:
-                self.name = self._found
+                self.name = self.found
                 self._in_arguments = True
                 self._fragment.append(character)
         elif character not in _LITERALS:
@@ -135,10 +145,11 @@ class CallReader:
             self._expect = "colon"
             return "more" if self.name is not None or value in KEYS else "broken"
         self._expect = "comma"
-        if self._key == "name" and self.name is None:
+        self._had_arguments |= self._key in ARGUMENT_KEYS
+        if self._key in NAME_KEYS and self.name is None:
             if not isinstance(value, str) or value not in self._names:
                 return "broken"
-            self._found = value
+            self.found = value
         return "more"
 
     def _judge(self) -> Verdict:
@@ -149,9 +160,9 @@ class CallReader:
             return "broken"
         key = next((key for key in ARGUMENT_KEYS if key in call), None)
         arguments = self._as_text(call[key]) if key is not None else "{}"
-        if self._found is None or arguments is None:
+        if self.found is None or arguments is None:
             return "broken"
-        self.name = self._found
+        self.name = self.found
         self._fragment.append(arguments)
         return "call"
 

@@ -17,11 +17,14 @@ from engines.errors import BatchInvarianceError, ModelError
 from engines.models import ModelFiles
 from engines.torch import environment, memory
 from engines.torch.attention import UnsupportedAttention
+from engines.torch.batch_invariant import check_environment
 from engines.torch.environment import prepare_environment
 from engines.torch.loader import load_runner, pick_device, runner_fingerprint
+from engines.torch.recurrent import SNAPSHOTS
 from engines.torch.runner import Row, Runner
 from engines.torch.support import check_supported, context_length, shortened
 from testing.tiny_models import make_tiny_model
+from tests.engines.torch.families import FAMILIES
 
 SMALL: dict[str, Any] = {
     "vocab_size": 100,
@@ -111,14 +114,10 @@ def test_broken_folders(files: ModelFiles) -> None:
         (transformers.BloomConfig(), "alibi"),
         (transformers.FalconConfig(alibi=True), "alibi"),
         (transformers.T5Config(), "encoder-decoder"),
-        (transformers.MambaConfig(), "linear_attention"),
-        (transformers.Qwen3NextConfig(), "linear_attention"),
-        (transformers.Gemma2Config(), "softcapping"),
-        (transformers.GptOssConfig(), "sinks"),
-        (transformers.MistralConfig(sliding_window=64), "sliding window of 64"),
+        (transformers.OlmoHybridConfig(), "linear_attention.*choose vllm"),
+        (transformers.DeepseekV32Config(), "indexed_attention.*choose vllm"),
         (transformers.DiffLlamaConfig(), "two attentions in every layer"),
         (transformers.JetMoeConfig(), "jetmoe routes"),
-        (transformers.Gemma4TextConfig(), "gemma4_text has layers that share"),
         (
             transformers.LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "curl": 3.0}),
             "'curl' in its rotary parameters",
@@ -138,9 +137,9 @@ def test_unsupported_models_are_refused_by_name(config: PreTrainedConfig, messag
         check_supported(config, 128)
 
 
-def test_context_length_stays_within_a_sliding_window() -> None:
+def test_context_length_goes_beyond_a_sliding_window() -> None:
     assert context_length(transformers.MistralConfig(sliding_window=None, max_position_embeddings=99)) == 99
-    assert context_length(transformers.MistralConfig(sliding_window=64, max_position_embeddings=99)) == 64
+    assert context_length(transformers.MistralConfig(sliding_window=64, max_position_embeddings=99)) == 99
     assert context_length(transformers.Qwen2Config(sliding_window=64, use_sliding_window=False)) == 32768
 
 
@@ -172,8 +171,7 @@ def test_further_architectures_equal_transformers(config: PreTrainedConfig) -> N
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (transformers.Gemma2Config(**SMALL), "softcap"),
-        (transformers.MistralConfig(**SMALL, sliding_window=32), "sliding window"),
+        (transformers.PhimoeConfig(**{**SMALL, "sliding_window": 32, "num_local_experts": 2}), "has a window of None"),
         (transformers.BertConfig(**{key: value for key, value in SMALL.items() if key != "head_dim"}), "not causal"),
     ],
     ids=lambda value: getattr(value, "model_type", ""),
@@ -205,12 +203,6 @@ def test_longrope_is_served_as_far_as_its_first_frequencies_go() -> None:
     assert context_length(transformers.LlamaConfig(**SMALL, rope_parameters=same)) == 128
 
 
-def test_a_cut_context_is_said() -> None:
-    window = transformers.MistralConfig(sliding_window=64, max_position_embeddings=99)
-    assert "cut from 99 tokens to its sliding window of 64 tokens" in str(shortened(window))
-    assert shortened(transformers.MistralConfig(sliding_window=None, max_position_embeddings=99)) is None
-
-
 @pytest.mark.parametrize(
     "config",
     [
@@ -225,6 +217,25 @@ def test_a_cut_context_is_said() -> None:
 def test_memory_is_counted_as_it_is_taken(config: PreTrainedConfig) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     assert memory.cache_shape(config) == Runner(model, 1, 64).cache.shape
+    assert memory.state_bytes(config, torch.float32) == 0
+
+
+@pytest.mark.parametrize("name", ["Gemma 4", "Qwen 3.5", "Granite 4 hybrid", "LFM 2", "Mamba 2"])
+def test_memory_of_states_is_counted_as_it_is_taken(name: str) -> None:
+    config = next(family for family in FAMILIES if family.name == name).make_config()
+    runner = Runner(AutoModelForCausalLM.from_config(config, dtype=torch.float32), 1, 200)
+    assert memory.cache_shape(config) == runner.cache.shape
+    for start in range(0, 200, 20):
+        runner.forward([Row(0, start, [5] * 20)])
+    taken = memory.state_bytes(config, torch.float32)
+    kept = 0 if runner.takes_trees else SNAPSHOTS + 1
+    assert runner.state_bytes() == taken * kept // (SNAPSHOTS + 2)
+
+
+@pytest.mark.usefixtures("bitwise")
+def test_bitwise_mode_is_refused_where_states_recur() -> None:
+    with pytest.raises(BatchInvarianceError, match="recurrent layers"):
+        check_environment(torch.device("cpu"), torch.float32, transformers.Mamba2Config())
 
 
 def test_code_that_does_not_expect_slots_ends_in_a_sentence(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:

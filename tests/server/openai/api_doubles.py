@@ -149,6 +149,9 @@ class ScriptedBackend:
     def ready(self) -> tuple[bool, str]:
         return self.served is not None, "as scripted"
 
+    def pairs(self) -> Iterable[str]:
+        return [f"{MODEL}+lookup"]
+
     def collectors(self) -> Iterable[Collector]:
         return ()
 
@@ -171,6 +174,9 @@ def make_round(token_ids: list[int], **changes: Any) -> Round:
         source="lookup",
         num_candidates=1,
         timings=RoundTimings(draft=1.0, verify_forward=2.0, total=4.0),
+        target=MODEL,
+        draft="lookup",
+        speculative=True,
     )
     return replace(defaults, **changes)
 

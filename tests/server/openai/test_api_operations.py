@@ -104,17 +104,20 @@ def test_metrics_count_what_happened(start: Start) -> None:
     usage = answer["usage"]
     details = usage["completion_tokens_details"]
     found = samples(running)
+    lookup = f"pair={MODEL}+lookup,source=lookup"
     assert found["tandem_generation_tokens_total"] == usage["completion_tokens"]
     assert found["tandem_prompt_tokens_total"] == 2 * usage["prompt_tokens"]
     assert found["tandem_request_success_total{finished_reason=stop}"] == 2
-    accepted = found["tandem_spec_decode_num_accepted_tokens_total{source=lookup}"]
-    drafted = found["tandem_spec_decode_num_draft_tokens_total{source=lookup}"]
+    accepted = found[f"tandem_spec_decode_num_accepted_tokens_total{{{lookup}}}"]
+    drafted = found[f"tandem_spec_decode_num_draft_tokens_total{{{lookup}}}"]
     assert accepted == details["accepted_prediction_tokens"]
     assert drafted - accepted == details["rejected_prediction_tokens"]
-    positions = [value for name, value in found.items() if "accepted_tokens_per_pos_total" in name]
+    positions = [
+        value for name, value in found.items() if "tandem_spec_decode_num_accepted_tokens_per_pos_total" in name
+    ]
     assert sum(positions) == accepted
     rounds = answer["metrics"]["speculative_decoding"]["num_spec_steps"]
-    assert found["tandem_spec_decode_num_drafts_total{source=lookup}"] == rounds
+    assert found[f"tandem_spec_decode_num_drafts_total{{{lookup}}}"] == rounds
     assert found["tandem_spec_decode_draft_length_sum"] == drafted
     assert found["tandem_round_seconds_count{phase=draft}"] == rounds
     assert found["tandem_round_seconds_sum{phase=verify_forward}"] == pytest.approx(0.002 * rounds)

@@ -65,7 +65,7 @@ def test_nothing_but_valid_calls_can_be_written(
     several = False
     for seed in range(6):
         text = write(compiler, tokenizer, grammar, seed)
-        parsed = parse(FORMATS[name], use.names, text)
+        parsed = parse(FORMATS[name], use.schemas, text)
         assert parsed.content is None, text
         assert parsed.calls
         several |= len(parsed.calls) > 1

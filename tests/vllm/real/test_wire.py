@@ -210,7 +210,7 @@ def test_q_is_what_was_sampled(workers: Workers) -> None:
 
 def test_a_reader_that_leaves_frees_its_request(workers: Workers) -> None:
     def emitted() -> float:
-        return workers.client.metrics(workers.target.url)["tandem_generation_tokens_total"]
+        return workers.client.metrics(workers.target.url)["tandem_target_generation_tokens_total"]
 
     asked = message(sampling={**WARM, "ignore_eos": True}, max_tokens=CONTEXT - len(PROMPT))
     before = emitted()
@@ -218,7 +218,7 @@ def test_a_reader_that_leaves_frees_its_request(workers: Workers) -> None:
         with client.stream("POST", f"{workers.target.url}/v1/generate", json=asked) as answer:
             next(answer.iter_lines())
         eventually(
-            lambda: workers.client.metrics(workers.target.url)["tandem_num_requests_running"] == 0,
+            lambda: workers.client.metrics(workers.target.url)["tandem_target_num_requests_running"] == 0,
             "vLLM serves nothing any more",
         )
     assert 0 < emitted() - before < asked["max_tokens"]
