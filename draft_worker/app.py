@@ -101,5 +101,5 @@ def _load(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> DraftEngine:
-    engine: DraftEngine = adapter("draft_worker", config.engine).load_drafter(config, metrics, progress, on_death)
+    engine: DraftEngine = adapter("draft_worker", config).load_drafter(config, metrics, progress, on_death)
     return engine

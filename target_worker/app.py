@@ -110,5 +110,5 @@ def _load(
     progress: Callable[[str], None],
     on_death: Callable[[str], None],
 ) -> TargetEngine:
-    engine: TargetEngine = adapter("target_worker", config.engine).load_target(config, metrics, progress, on_death)
+    engine: TargetEngine = adapter("target_worker", config).load_target(config, metrics, progress, on_death)
     return engine
