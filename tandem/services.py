@@ -84,7 +84,7 @@ def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:
     _set_up_logging(settings.log_level)
     if not settings.worker_token:
         warn_if_public(settings.host, "this worker", "set TANDEM_WORKER_TOKEN, here and on the gateway")
-    prepare_environment(settings.threads, settings.batch_invariant)
+    prepare_environment(settings.threads, bool(settings.batch_invariant))
 
 
 def _set_up_logging(level: str) -> None:
