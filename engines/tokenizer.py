@@ -23,10 +23,11 @@ def load_tokenizer(files: ModelFiles) -> Any:
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    by_file = (files.folder / "tokenizer.json").is_file()
+    folder = files.folder if files.parts is None else files.parts.folder
+    by_file = (folder / "tokenizer.json").is_file()
     loader = PreTrainedTokenizerFast if by_file else AutoTokenizer
     try:
-        tokenizer = loader.from_pretrained(files.folder, trust_remote_code=False)
+        tokenizer = loader.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the library's bindings raise plain Exception for a broken file
         raise ModelError(f"{files.id}: its tokenizer could not be loaded: {error}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:

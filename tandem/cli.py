@@ -134,6 +134,52 @@ def doctor(
     )
 
 
+@app.command("train-draft")
+def train_draft(
+    target: Annotated[str, typer.Option(help="The model to draft for: a name, a folder, a GGUF file or a hub id.")],
+    out: Annotated[Path, typer.Option(help="Folder for the draft; a run that was stopped goes on in it.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Prompts and texts: .jsonl, .txt, or a folder. None: the target asks itself.")
+    ] = None,
+    held_out: Annotated[Path | None, typer.Option(help="Prompts to measure with; by default some of the data.")] = None,
+    layers: Annotated[int, typer.Option(min=1, help="Layers of the draft.")] = 3,
+    vocabulary: Annotated[int, typer.Option(min=0, help="Ids that it can say, the likeliest; 0: all.")] = 8192,
+    tokens: Annotated[int, typer.Option(min=1, help="Tokens that the target generates to learn from.")] = 20_000_000,
+    generate_minutes: Annotated[float | None, typer.Option(min=0, help="Generate for no longer than this.")] = None,
+    epochs: Annotated[float, typer.Option(min=0.01, help="Passes over the texts.")] = 3.0,
+    minutes: Annotated[float | None, typer.Option(min=0.01, help="Train for no longer than this.")] = None,
+    learning_rate: Annotated[float, typer.Option(min=0)] = 2e-3,
+    batch_tokens: Annotated[int, typer.Option(min=64, help="Tokens of a batch, for each process.")] = 8192,
+    sequences: Annotated[int | None, typer.Option(min=1, help="Answers generated side by side.")] = None,
+    length: Annotated[int, typer.Option(min=16, help="Longest text, in tokens.")] = 768,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:1.")] = "auto",
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Train a small draft model for a target, from text that the target itself generates (docs/train_a_draft.md)."""
+    from tandem.train import run_train_draft
+
+    sys.exit(
+        run_train_draft(
+            target=target,
+            out=out,
+            data=data,
+            held_out=held_out,
+            layers=layers,
+            vocabulary=vocabulary or None,
+            tokens=tokens,
+            generate_minutes=generate_minutes,
+            epochs=epochs,
+            minutes=minutes,
+            learning_rate=learning_rate,
+            batch_tokens=batch_tokens,
+            sequences=sequences,
+            length=length,
+            device=device,
+            seed=seed,
+        )
+    )
+
+
 def _print_version(asked: bool) -> None:
     if asked:
         version()

@@ -72,6 +72,7 @@ class LoadedModel:
     tokenizer: TokenizerInfo
     special_token_ids: list[int]
     batch_invariant: bool = False
+    takes_trees: bool = True
 
 
 def start_engine(
@@ -109,7 +110,11 @@ def start_engine(
         max_sessions=runner.num_slots,
         fingerprint=model.fingerprint,
         capabilities=capabilities.model_copy(
-            update={"batch_invariant": model.batch_invariant, "grammar_types": grammars.types}
+            update={
+                "batch_invariant": model.batch_invariant,
+                "grammar_types": grammars.types,
+                "max_candidates": capabilities.max_candidates if model.takes_trees else 1,
+            }
         ),
         step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
     )

@@ -27,6 +27,7 @@ from engines.runtime.rows import Row
 from engines.torch.linear import PackedLinear
 from engines.torch.padding import Padding, row_paddings
 from engines.torch.runner import Runner
+from engines.torch.support import recurrent_layers
 
 _LARGE_LAYER = 32_000_000
 _MOST_PRODUCTS = 2**35
@@ -47,6 +48,11 @@ def check_environment(device: torch.device, dtype: torch.dtype, config: Any) -> 
         )
     if dtype not in (torch.float32, torch.bfloat16):
         raise BatchInvarianceError(f"batch_invariant is not available in {dtype}")
+    if recurrent_layers(config):
+        raise BatchInvarianceError(
+            f"batch_invariant is not available for {config.get_text_config().model_type}: "
+            "its recurrent layers sum in another order where a pass begins elsewhere"
+        )
     if dtype != torch.float32 and _has_experts(config):
         raise BatchInvarianceError(
             f"batch_invariant needs float32 for {config.get_text_config().model_type}: its experts share out the rows"

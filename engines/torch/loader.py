@@ -15,8 +15,9 @@ from engines.fingerprint import fingerprint
 from engines.models import ModelFiles, weight_files
 from engines.runtime.rows import Row
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
+from engines.torch.draft_weights import load_draft
 from engines.torch.linear import pack_linear_layers, packed_head_bytes
-from engines.torch.memory import cache_shape, check_fits, slots_within, weight_bytes
+from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, weight_bytes
 from engines.torch.quantization import check_quantization
 from engines.torch.runner import Runner
 from engines.torch.support import check_supported, context_length
@@ -66,14 +67,19 @@ def load_runner(
         check_environment(place, kind, config)
     try:
         check_supported(config, length)
-        check_quantization(files.folder, config)
+        if files.parts is None:  # a trained draft has its scales beside its weights
+            check_quantization(files.folder, config)
         shape = cache_shape(config)
-        slots = slots_within(kv_memory_bytes, shape, length, kind) if num_slots is None else num_slots
+        states = state_bytes(config, kind)
+        slots = slots_within(kv_memory_bytes, shape, length, kind, states) if num_slots is None else num_slots
         weights = weight_bytes(files.folder, kind) + packed_head_bytes(config, kind, place)
-        check_fits(weights, shape, slots, length, kind, place)
+        check_fits(weights, shape, slots, length, kind, place, states)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
-    model = _load(files, kind, place, allow_pickle_weights)
+    if files.parts is not None:
+        model = load_draft(files, kind, place, exact_rows=batch_invariant)
+    else:
+        model = _load(files, kind, place, allow_pickle_weights)
     if batch_invariant:
         make_batch_invariant(model)
     try:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+import inspect
 from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 from safetensors import safe_open
+from transformers import AutoModelForCausalLM, DynamicCache
 
 from engines.errors import ModelError
 from engines.models import weight_files
-from engines.torch.kv_cache import CacheShape
+from engines.torch.kv_cache import CacheShape, LayerShape
+from engines.torch.recurrent import SNAPSHOTS
+from engines.torch.support import attention_layers, recurrent_layers
 
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -47,25 +52,72 @@ def weight_bytes(folder: Path, dtype: torch.dtype) -> int:
 
 
 def cache_shape(config: Any) -> CacheShape:
-    """Keys and values of a plain decoder with this configuration (the runner later measures the real ones)."""
+    """Keys and values of a decoder with this configuration (the runner later measures the real ones).
+
+    Windows are not subtracted: keys beyond them are kept, for whoever goes back there.
+    """
     text = config.get_text_config()
+    layers = attention_layers(config)
+    if not layers:
+        return CacheShape({})
     heads = text.num_attention_heads
     if getattr(text, "kv_lora_rank", None):
         # Multi-head latent attention (arXiv:2405.04434): what is kept here is every head's own keys and values, not
         # the latent vector that they are made of.
         key_dim = text.qk_nope_head_dim + text.qk_rope_head_dim
-        return CacheShape.uniform(text.num_hidden_layers, heads, key_dim, text.v_head_dim)
+        return CacheShape(dict.fromkeys(layers, LayerShape(heads, key_dim, text.v_head_dim)))
+    of_layers = getattr(text, "per_layer_config", None)
+    if of_layers is not None:
+        # Gemma 4: the layers that see everything have heads of their own.
+        return CacheShape({layer: _layer_shape(of_layers[layer]) for layer in layers})
+    return CacheShape(dict.fromkeys(layers, _layer_shape(text)))
+
+
+def _layer_shape(text: Any) -> LayerShape:
+    heads = text.num_attention_heads
     dim = getattr(text, "head_dim", None) or text.hidden_size // heads
-    return CacheShape.uniform(text.num_hidden_layers, getattr(text, "num_key_value_heads", None) or heads, dim, dim)
+    return LayerShape(getattr(text, "num_key_value_heads", None) or heads, dim, dim)
 
 
-def slots_within(budget: int, shape: CacheShape, slot_length: int, dtype: torch.dtype) -> int:
-    """How many sessions of `slot_length` tokens `budget` bytes of keys and values hold.
+def state_bytes(config: Any, dtype: torch.dtype) -> int:
+    """Bytes of one slot's recurrent states, its snapshots included; 0 for a model without.
+
+    Found by running the model without weights (torch's meta device).
+
+    Raises:
+        ModelError: if that fails.
+    """
+    if not recurrent_layers(config):
+        return 0
+    try:
+        with torch.device("meta"), torch.no_grad():
+            # Experts' products on this device are for bfloat16 alone.
+            model = AutoModelForCausalLM.from_config(
+                copy.deepcopy(config), dtype=torch.bfloat16, attn_implementation="eager"
+            ).eval()
+            cache = DynamicCache(config=config)
+            name = (
+                "cache_params" if "cache_params" in inspect.signature(model.forward).parameters else "past_key_values"
+            )
+            model(torch.zeros(1, 1, dtype=torch.long), use_cache=True, **{name: cache})
+    except Exception as error:  # whatever this model's code can't do there
+        raise ModelError(f"the size of its recurrent states could not be found: {error}") from error
+    total = 0
+    for layer in recurrent_layers(config):
+        held = cache.layers[layer]
+        total += sum(tensor.numel() * dtype.itemsize for tensor in held.conv_states.values() if tensor is not None)
+        # In float32 whatever the dtype, in most models.
+        total += sum(tensor.numel() * 4 for tensor in held.recurrent_states.values() if tensor is not None)
+    return total * (1 + SNAPSHOTS + 1)  # one is being taken while the others are there
+
+
+def slots_within(budget: int, shape: CacheShape, slot_length: int, dtype: torch.dtype, states: int = 0) -> int:
+    """How many sessions of `slot_length` tokens `budget` bytes hold: keys, values and `states` bytes of each session.
 
     Raises:
         ModelError: if not even one.
     """
-    per_slot = slot_length * shape.bytes_per_token(dtype)
+    per_slot = slot_length * shape.bytes_per_token(dtype) + states
     if per_slot > budget:
         raise ModelError(
             f"{_gib(budget)} hold no keys and values of {slot_length} tokens, which take {_gib(per_slot)}; "
@@ -75,9 +127,15 @@ def slots_within(budget: int, shape: CacheShape, slot_length: int, dtype: torch.
 
 
 def check_fits(
-    weights: int, shape: CacheShape, num_slots: int, slot_length: int, dtype: torch.dtype, device: torch.device
+    weights: int,
+    shape: CacheShape,
+    num_slots: int,
+    slot_length: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    states: int = 0,
 ) -> None:
-    """Refuse what would not fit, with the sums.
+    """Refuse what would not fit, with the sums; `states`: bytes of recurrent states of each session.
 
     Raises:
         ModelError
@@ -85,10 +143,11 @@ def check_fits(
     per_token = shape.bytes_per_token(dtype)
     cache = num_slots * slot_length * per_token
     free = free_bytes(device)
-    if weights + cache > free:
+    if weights + cache + num_slots * states > free:
+        kept = f", {_gib(num_slots * states)} for recurrent states ({num_slots} × {states:,} B)" if states else ""
         raise ModelError(
             f"does not fit on {device}: {_gib(weights)} of weights and {_gib(cache)} for keys and values "
-            f"({num_slots} sessions × {slot_length} tokens × {per_token:,} B), {_gib(free)} free; "
+            f"({num_slots} sessions × {slot_length} tokens × {per_token:,} B){kept}, {_gib(free)} free; "
             "lower the number of sessions or the context length, or choose a smaller dtype"
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,11 +14,14 @@ from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, U
 from engines.torch.batch import Batch, BatchBuilder
 from engines.torch.kv_cache import CacheShape, KeyValueCache, LayerShape
 from engines.torch.padding import Padding
-from engines.torch.support import layer_window
+from engines.torch.recurrent import RecurrentLayers, recurrent_modules
+from engines.torch.support import attention_layers, layer_window, recurrent_layers
 
 __all__ = ["Row", "Runner"]
 
 INVARIANT_BUCKET = 64
+_MOST_AGAIN = 256
+"""Tokens without logits that a pass carries for a sequence whose states have to be brought up to date."""
 
 
 class Runner:
@@ -46,6 +50,7 @@ class Runner:
             torch.backends.cuda.enable_cudnn_sdp(False)
         self._num_ids: int = model.get_input_embeddings().num_embeddings
         model.eval()
+        self._recurrent = RecurrentLayers(model, num_slots) if recurrent_modules(model) else None
         model.set_attn_implementation(ATTENTION_NAME)
         shape = self._probe()
         bucket = INVARIANT_BUCKET if batch_invariant else 1
@@ -73,6 +78,20 @@ class Runner:
         """
         self.check(rows)
         self._latest = None
+        if self._recurrent is not None:
+            return self._forward_recurrent(self._recurrent, rows)
+        return self._forward(rows)
+
+    @property
+    def takes_trees(self) -> bool:
+        """Whether rows may be trees."""
+        return self._recurrent is None
+
+    def state_bytes(self) -> int:
+        """Bytes of recurrent states that the slots hold now, snapshots included."""
+        return self._recurrent.bytes() if self._recurrent is not None else 0
+
+    def _forward(self, rows: Sequence[Row]) -> list[Tensor]:
         if not any(row.token_ids for row in rows):
             empty = torch.empty(0, self.vocab_size, device=self.device)
             return [empty for _ in rows]
@@ -80,6 +99,25 @@ class Runner:
         logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, batch.attention)
         self._latest = batch
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
+
+    @torch.inference_mode()
+    def _forward_recurrent(self, recurrent: RecurrentLayers, rows: Sequence[Row]) -> list[Tensor]:
+        """Passes that first bring states up to date where a snapshot is far behind, then the pass itself."""
+        rows = recurrent.begin(rows)
+        while late := {row.slot for row in rows if row.logits_from > _MOST_AGAIN}:
+            self._forward_planned(recurrent, [_first_tokens(row) for row in rows if row.slot in late])
+            rows = [_other_tokens(row) if row.slot in late else row for row in rows]
+        return self._forward_planned(recurrent, rows)
+
+    def _forward_planned(self, recurrent: RecurrentLayers, rows: Sequence[Row]) -> list[Tensor]:
+        recurrent.plan(rows)
+        try:
+            logits = self._forward(rows)
+        except BaseException:
+            recurrent.abandon(rows)
+            raise
+        recurrent.end(rows)
+        return logits
 
     def check(self, rows: Sequence[Row]) -> None:
         """Raises ValueError if a row does not fit (engines.runtime.rows.check_rows)."""
@@ -109,6 +147,8 @@ class Runner:
     def copy(self, source: int, target: int, length: int) -> None:
         """Make the first `length` positions of slot `target` those of `source`."""
         self.cache.copy(source, target, length)
+        if self._recurrent is not None:
+            self._recurrent.copy(source, target, length)
 
     @property
     def vocab_size(self) -> int:
@@ -134,15 +174,35 @@ class Runner:
         logits = self._run(token, token, token[0], probe)
         self._vocab_size = logits.shape[-1]
         text = self.model.config.get_text_config()
-        layers = text.num_hidden_layers
-        if sorted(probe.shapes) != list(range(layers)):
-            raise UnsupportedAttention(f"only {len(probe.shapes)} of {layers} layers have keys and values of their own")
-        for layer in range(layers):
+        layers = attention_layers(self.model.config)
+        if sorted(probe.shapes) != layers:
+            raise UnsupportedAttention(
+                f"{len(probe.shapes)} layers attend to keys and values, instead of {len(layers)}"
+            )
+        recurrent = self._recurrent.layers if self._recurrent is not None else []
+        if recurrent != recurrent_layers(self.model.config):
+            raise UnsupportedAttention(f"layers {recurrent} alone have a recurrent state that can be kept")
+        for layer in layers:
             special, said = probe.special[layer], layer_window(text, layer)
             used = None if special is None else special.window
             if used != (None if said is None or said >= self.slot_length else said):
                 raise UnsupportedAttention(
                     f"layer {layer} has a window of {used} tokens, its configuration one of {said}"
                 )
-        self.is_plain = not any(probe.special.values())
-        return CacheShape({layer: LayerShape(*probe.shapes[layer]) for layer in range(layers)})
+        self.is_plain = (
+            self._recurrent is None and len(set(probe.shapes.values())) == 1 and not any(probe.special.values())
+        )
+        return CacheShape({layer: LayerShape(*probe.shapes[layer]) for layer in layers})
+
+
+def _first_tokens(row: Row) -> Row:
+    return replace(row, token_ids=row.token_ids[:_MOST_AGAIN], logits_from=_MOST_AGAIN)
+
+
+def _other_tokens(row: Row) -> Row:
+    return replace(
+        row,
+        start=row.start + _MOST_AGAIN,
+        token_ids=row.token_ids[_MOST_AGAIN:],
+        logits_from=row.logits_from - _MOST_AGAIN,
+    )

@@ -70,6 +70,7 @@ def load_engine(
         ),
         special_token_ids=special_token_ids(tokenizer),
         batch_invariant=runner.batch_invariant,
+        takes_trees=runner.takes_trees,
     )
 
     def chains() -> ChainRunner | None:

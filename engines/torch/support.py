@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
+
 from engines.errors import ModelError
 
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "attention"}
 # Its rotary frequencies depend on the longest sequence in the pass, so sessions in one pass would change each other.
 _LENGTH_DEPENDENT_ROPE = {"dynamic"}
 # longrope has one set of frequencies up to the length that the model was first trained on, and another beyond it.
-_ROPE_TYPES = {"default", "linear", "llama3", "yarn", "longrope"}
+_ROPE_TYPES = {"default", "linear", "llama3", "yarn", "longrope", "proportional"}
 _ROPE_KEYS = {
     "rope_theta", "rope_type", "type", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
     "beta_slow", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "partial_rotary_factor",
@@ -19,12 +21,14 @@ _ROPE_KEYS = {
 }  # fmt: skip
 _UNSERVED = {
     "diffllama": "has two attentions in every layer",
-    "gemma4": "has layers that share keys and values, and layers of different shapes",
-    "gemma4_text": "has layers that share keys and values, and layers of different shapes",
-    "gemma3n": "has layers that share keys and values",
-    "gemma3n_text": "has layers that share keys and values",
     "jetmoe": "routes every token to attention heads of its own",
 }
+# Models with recurrent layers whose code was tried: the rest of them is refused.
+_RECURRENT = {
+    "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "mamba", "mamba2",
+    "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
+}  # fmt: skip
+_ELSEWHERE = "which the torch engine does not compute; choose vllm as the engine"
 _ALIBI = {"bloom", "mpt"}
 
 
@@ -41,12 +45,12 @@ def check_supported(config: Any, slot_length: int) -> None:
     if getattr(config, "is_encoder_decoder", False):
         raise ModelError(f"{kind} is an encoder-decoder model; Tandem serves decoder-only ones")
     if kind in _ALIBI or getattr(text, "alibi", False):
-        raise ModelError(f"{kind} uses alibi position biases, which are not supported")
+        raise ModelError(f"{kind} uses alibi position biases, {_ELSEWHERE}")
     other = sorted(set(getattr(text, "layer_types", None) or []) - _PLAIN_LAYERS)
-    if other:
-        raise ModelError(f"{kind} has layers other than full attention ({', '.join(other)}), which are not supported")
+    if other and kind not in _RECURRENT:
+        raise ModelError(f"{kind} has layers other than full attention ({', '.join(other)}), {_ELSEWHERE}")
     if kind in _UNSERVED:
-        raise ModelError(f"{kind} {_UNSERVED[kind]}, which is not supported")
+        raise ModelError(f"{kind} {_UNSERVED[kind]}, {_ELSEWHERE}")
     _check_rope(text, slot_length)
     longest = getattr(text, "max_position_embeddings", None)
     if longest is not None and slot_length > longest:
@@ -54,8 +58,12 @@ def check_supported(config: Any, slot_length: int) -> None:
     _check_architectures(config)
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise ModelError(f"{config.model_type} is not a causal language model that transformers knows")
-    if not getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_attention_backend", False):
-        raise ModelError(f"transformers' {kind} does not let its attention be replaced, which Tandem needs")
+    replaceable = getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_attention_backend", False)
+    if not replaceable and kind not in _RECURRENT:
+        raise ModelError(
+            f"transformers' {kind} does not let its attention be replaced, which the torch engine needs; "
+            "choose vllm as the engine"
+        )
 
 
 def _check_architectures(config: Any) -> None:
@@ -75,6 +83,27 @@ def context_length(config: Any) -> int:
     text = config.get_text_config()
     lengths = (getattr(text, "max_position_embeddings", None), _first_length(text))
     return min((length for length in lengths if length is not None), default=2048)
+
+
+def attention_layers(config: Any) -> list[int]:
+    """The layers that attend to keys and values, by number."""
+    layers = _cache_layers(config)
+    if not any(isinstance(layer, LinearAttentionCacheLayerMixin) for layer in layers):
+        return list(range(config.get_text_config().num_hidden_layers))  # shared keys and values included
+    return [number for number, layer in enumerate(layers) if isinstance(layer, CacheLayerMixin)]
+
+
+def recurrent_layers(config: Any) -> list[int]:
+    """The layers that remember a sequence in a state of fixed size, by number; some of them attend as well."""
+    layers = _cache_layers(config)
+    return [number for number, layer in enumerate(layers) if isinstance(layer, LinearAttentionCacheLayerMixin)]
+
+
+def _cache_layers(config: Any) -> list[Any]:
+    """What transformers itself would keep of each layer."""
+    from transformers import DynamicCache
+
+    return list(DynamicCache(config=config).layers)
 
 
 def layer_window(text: Any, layer: int) -> int | None:

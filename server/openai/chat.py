@@ -31,8 +31,9 @@ from server.openai.logprobs import chat_logprobs
 from server.openai.origin import origin_of
 from server.openai.plan import Plan, served
 from server.openai.serve import CompletionStream, answer
-from server.reading.together import AnswerReading, Event, ThoughtText
-from server.reading.tools.parser import CallArguments, CallStart, Content, collect
+from server.reading.events import CallArguments, CallStart, Content, Event, ThoughtText
+from server.reading.together import AnswerReading
+from server.reading.tools.parser import collect
 from server.text.choice import Delta
 
 router = APIRouter()

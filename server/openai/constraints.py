@@ -12,7 +12,7 @@ from server.errors import InvalidRequest
 from server.gateway import Gateway
 from server.openai.options import ResponseFormat, StructuredOutputs
 from server.openai.params import not_yet
-from server.reading.grammars import after_reasoning, auto_grammar, call_grammar, call_or
+from server.reading.grammars import after_reasoning, auto_grammar, call_grammar, call_or, in_final
 from server.reading.together import AnswerReading
 from server.reading.tools.choice import ToolUse
 from server.reading.tools.formats import GENERIC, CallFormat
@@ -70,6 +70,8 @@ def for_chat(
     if demanded is None:
         return None
     thought = reading.thought
+    if thought is not None and thought.channels and calls is None:
+        demanded = replace(demanded, grammar=in_final(demanded.grammar, special_ids))
     if thought is not None:
 
         def after(grammar: Grammar) -> Grammar:

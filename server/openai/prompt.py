@@ -11,7 +11,7 @@ from server.openai.call_form import call_form, is_shown_by
 from server.openai.chat_schema import Tool, as_sent
 from server.openai.conversation import joined, leading_instructions, template_messages
 from server.openai.messages import Message
-from server.reading.tools.instructions import as_text, instructions, with_instructions
+from server.reading.tools.instructions import as_text, instructions, with_instructions, with_tools
 from server.text.chat_template import RESERVED, TemplateError
 from server.text.model import TextModel
 
@@ -59,6 +59,8 @@ def render_chat(
             if shown:
                 takes_system = template.takes_instructions(["system"], **options)
                 plain = with_instructions(plain, instructions(form, shown), takes_system=takes_system)
+        elif shown and template.reads_tools_of_messages():
+            plain = with_tools(plain, shown)
         roles = [message["role"] for message in plain[: leading_instructions(plain)]]
         if len(roles) > 1 and not template.takes_instructions(roles, **options):
             plain = joined(plain)

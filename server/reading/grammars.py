@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from protocol.messages import Grammar
+from server.reading import harmony
 from server.reading.reasoning import ReasoningFormat, Start
 from server.reading.tools.choice import Function, ToolUse
 from server.reading.tools.formats import GENERIC, CallFormat
@@ -30,7 +31,20 @@ def call_grammar(form: CallFormat, use: ToolUse, start: int, special_ids: Mappin
 
 def call_or(grammar: Grammar, form: CallFormat, use: ToolUse, special_ids: Mapping[str, int]) -> Grammar:
     """Calls as call_grammar has them, or else what `grammar` says."""
-    return _whole(_either([call_format(form, use, special_ids), as_format(grammar)]), grammar.start)
+    other = as_format(grammar)
+    if form.style == "channels":
+        other = _final(other, special_ids)
+    return _whole(_either([call_format(form, use, special_ids), other]), grammar.start)
+
+
+def in_final(grammar: Grammar, special_ids: Mapping[str, int]) -> Grammar:
+    """The same as a message of harmony's channel for what the user reads."""
+    return _whole(_final(as_format(grammar), special_ids), grammar.start)
+
+
+def _final(content: Format, special_ids: Mapping[str, int]) -> Format:
+    channel, message = (_spelled(mark, special_ids) for mark in (harmony.CHANNEL, harmony.MESSAGE))
+    return _sequence(*channel, _text("final"), *message, content)
 
 
 def auto_grammar(
@@ -49,6 +63,10 @@ def auto_grammar(
     use = replace(use, functions=functions)
     if form.bare:
         return _whole(_bare(form, use, special_ids), start)
+    if form.style == "channels":
+        return _whole(
+            _either([call_format(form, use, special_ids), _final({"type": "any_tokens"}, special_ids)]), start
+        )
     if form.opener in special_ids:
         tag = _tag(form, form.opener, use, special_ids)
         return _whole(
@@ -83,7 +101,7 @@ def call_format(form: CallFormat, use: ToolUse, special_ids: Mapping[str, int]) 
     if form.bare:
         return content
     call = [*_spelled(form.opener, special_ids), content, *_spelled(form.closer, special_ids)]
-    if form.array:
+    if form.array or form.style == "channels":
         return _sequence(*call)
     if form.section is not None:
         begin, end = (_spelled(mark, special_ids) for mark in form.section)
@@ -98,13 +116,11 @@ def _repeated(call: list[Format], parallel: bool) -> Format:
 
 
 def _tag(form: CallFormat, opener: str, use: ToolUse, special_ids: Mapping[str, int]) -> Format:
-    """From one opener to its closer."""
-    return {
-        "type": "tag",
-        "begin": _begin_or_end(opener, special_ids),
-        "content": _framed(form, use, special_ids),
-        "end": _begin_or_end(form.closer, special_ids),
-    }
+    """From one opener to its closer. Before free text, a list must end in the tag's end rather than in its content."""
+    content, end = _framed(form, use, special_ids), _begin_or_end(form.closer, special_ids)
+    if form.array and isinstance(end, str):
+        content, end = _sequence(*content["elements"][:-1]), f"]{end}"
+    return {"type": "tag", "begin": _begin_or_end(opener, special_ids), "content": content, "end": end}
 
 
 def _framed(form: CallFormat, use: ToolUse, special_ids: Mapping[str, int]) -> Format:
@@ -134,6 +150,10 @@ def _call(form: CallFormat, function: Function, special_ids: Mapping[str, int]) 
             if form.after != "```json":
                 return _sequence(*before, *number, *_spelled(form.after, special_ids), schema)
             return _sequence(*before, _text("\n```json\n"), schema, _text("\n"))
+        case "channels":
+            recipient = _text(f"commentary to=functions.{function.name} ")
+            kind = [*_spelled(harmony.CONSTRAIN, special_ids), _text("json"), *_spelled(harmony.MESSAGE, special_ids)]
+            return _sequence(recipient, *kind, schema)
         case "parameters":
             schema["style"] = "qwen_xml"
             return _sequence(_text(f"\n<function={function.name}>\n"), schema, _text("</function>\n"))
@@ -143,6 +163,7 @@ def _call(form: CallFormat, function: Function, special_ids: Mapping[str, int]) 
         case "braces":
             schema |= {"style": "gemma", "quote": special_ids.get(form.quote, form.quote)}
             return _sequence(_text(f"call:{function.name}"), schema)
+    raise ValueError(f"calls have no style {form.style}")
 
 
 _NUMBER: Format = {"type": "regex", "pattern": "0|[1-9][0-9]{0,3}"}
@@ -193,6 +214,8 @@ def after_reasoning(grammar: Grammar, form: ReasoningFormat, start: Start, speci
 
     Outside of a thought the model may open one or answer at once. `special_ids` are the vocabulary's special tokens.
     """
+    if form.channels:
+        return _whole(_sequence(_harmony_thoughts(special_ids), as_format(grammar)), grammar.start)
     if start == "closed":
         return grammar
     thought: dict[str, Any] = {
@@ -207,6 +230,19 @@ def after_reasoning(grammar: Grammar, form: ReasoningFormat, start: Start, speci
         thinking = {"type": "optional", "content": thinking}
     whole = {"type": "sequence", "elements": [thinking, as_format(grammar)]}
     return _whole(whole, grammar.start)
+
+
+def _harmony_thoughts(special_ids: Mapping[str, int]) -> Format:
+    """Any messages that are neither calls nor the answer, and the beginning of the next one."""
+    begin = [*_spelled(harmony.CHANNEL, special_ids), _either([_text("analysis"), _text("commentary")])]
+    text = {
+        "type": "tag",
+        "begin": _begin_or_end(harmony.MESSAGE, special_ids),
+        "content": {"type": "any_text"},
+        "end": _begin_or_end(harmony.ENDS[0], special_ids),
+    }
+    following = [*_spelled(harmony.START, special_ids), _text("assistant")]
+    return {"type": "star", "content": _sequence(*begin, text, *following)}
 
 
 def _begin_or_end(tag: str, special_ids: Mapping[str, int]) -> str | dict[str, Any]:

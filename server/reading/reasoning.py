@@ -13,18 +13,29 @@ Start = Literal["outside", "inside", "closed"]
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """`special`: the tags are special tokens, which must stay in the text (skip_special_tokens off) to be seen."""
+    """`special`: the tags are special tokens, which must stay in the text (skip_special_tokens off) to be seen.
+
+    `hidden`: marks around the answer itself, which are layout. `channels`: thoughts, calls and answers are messages of
+    one form (server.reading.harmony), whose marks these are.
+    """
 
     name: str
     opener: str
     closer: str
     special: bool = False
+    hidden: tuple[str, ...] = ()
+    channels: bool = False
 
 
 FORMATS: dict[str, ReasoningFormat] = {
     "think": ReasoningFormat("think", "<think>", "</think>"),  # DeepSeek-R1, Qwen3, QwQ, SmolLM3
     "seed": ReasoningFormat("seed", "<seed:think>", "</seed:think>"),
     "magistral": ReasoningFormat("magistral", "[THINK]", "[/THINK]", special=True),
+    "command_a": ReasoningFormat(
+        "command_a", "<|START_THINKING|>", "<|END_THINKING|>", hidden=("<|START_RESPONSE|>", "<|END_RESPONSE|>")
+    ),
+    "gemma4": ReasoningFormat("gemma4", "<|channel>thought\n", "<channel|>"),
+    "harmony": ReasoningFormat("harmony", "<|channel|>", "<|message|>", channels=True),  # gpt-oss
 }
 
 

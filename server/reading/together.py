@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
+from server.reading.events import CallArguments, CallStart, Content, Event, ThoughtText
+from server.reading.harmony import HarmonyReader
 from server.reading.reasoning import ReasoningFormat, ReasoningSplitter, Split, Start
+from server.reading.tools import formats
 from server.reading.tools.choice import ToolUse
 from server.reading.tools.formats import CallFormat
-from server.reading.tools.parser import CallArguments, CallStart, Content, ToolParser
-
-
-@dataclass(frozen=True, slots=True)
-class ThoughtText:
-    """Text of the model's thought."""
-
-    text: str
-
-
-Event = ThoughtText | Content | CallStart | CallArguments
+from server.reading.tools.parser import ToolParser, new_call_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +26,8 @@ class AnswerReading:
     def needs_special_tokens(self, special: Collection[str]) -> bool:
         """Whether marks that are looked for would be lost if special tokens (`special`) were left out of the text."""
         marks = [] if self.calls is None else [*self.calls.marks]
-        marks += [] if self.thought is None else [self.thought.opener, self.thought.closer]
+        if self.thought is not None:
+            marks += [self.thought.opener, self.thought.closer, *self.thought.hidden]
         kept = any(form is not None and form.special for form in (self.calls, self.thought))
         return kept or any(mark in special for mark in marks)
 
@@ -45,8 +39,20 @@ class AnswerReader:
     """Reads one choice. The events, added up, do not depend on how the text was cut."""
 
     def __init__(self, reading: AnswerReading) -> None:
-        self._splitter = ReasoningSplitter(reading.thought, reading.start) if reading.thought is not None else None
-        self._parser = ToolParser(reading.calls, reading.use.schemas) if reading.calls is not None else None
+        calls, thought = reading.calls, reading.thought
+        self._splitter: ReasoningSplitter | None = None
+        self._parser: ToolParser | HarmonyReader | None = None
+        if thought is not None and thought.channels:
+            names = reading.use.names if calls is not None else ()
+            form = calls or formats.FORMATS[thought.name]
+            self._parser = HarmonyReader(names, lambda: new_call_id(form))
+        else:
+            if thought is not None:
+                self._splitter = ReasoningSplitter(thought, reading.start)
+            if calls is not None:
+                self._parser = ToolParser(calls, reading.use.schemas)
+            elif thought is not None and thought.hidden:
+                self._parser = ToolParser(CallFormat("none", "", "", hidden=thought.hidden), {})
         self._parallel = reading.use.parallel
 
     @property
@@ -72,8 +78,8 @@ class AnswerReader:
             events.append(Content(split.content))
         return events
 
-    def _permitted(self, events: list[Content | CallStart | CallArguments]) -> list[Event]:
+    def _permitted(self, events: Sequence[Event]) -> list[Event]:
         """Without parallel calls a model that makes several is held to its first, as vLLM does."""
         if self._parallel:
             return list(events)
-        return [event for event in events if isinstance(event, Content) or event.index == 0]
+        return [event for event in events if not isinstance(event, CallStart | CallArguments) or event.index == 0]

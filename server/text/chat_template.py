@@ -91,6 +91,10 @@ class ChatTemplate:
         """Whether the template names this role, in quotes; one that writes any role as it comes has not learnt it."""
         return f"'{role}'" in self._source or f'"{role}"' in self._source
 
+    def reads_tools_of_messages(self) -> bool:
+        """Whether it shows tools that stand in a message, as Phi-4-mini's does, rather than those it is given."""
+        return any(spelled in self._source for spelled in ("message['tools']", 'message["tools"]', "message.tools"))
+
     def takes_instructions(
         self,
         roles: Sequence[str],

@@ -25,8 +25,7 @@ from server.openai.responses.answers import (
     TextDone,
 )
 from server.openai.responses.items import Status
-from server.reading.together import Event, ThoughtText
-from server.reading.tools import parser
+from server.reading.events import CallArguments, CallStart, Content, Event, ThoughtText
 
 
 class Output:
@@ -48,13 +47,13 @@ class Output:
         sent: list[ServerEvent] = []
         for event in events:
             match event:
-                case parser.Content():
+                case Content():
                     sent += self._text(event.text)
                 case ThoughtText():
                     sent += self._thought(event.text)
-                case parser.CallStart():
+                case CallStart():
                     sent += self._start_call(event)
-                case parser.CallArguments():
+                case CallArguments():
                     sent += self._arguments(event.text)
         return sent
 
@@ -96,7 +95,7 @@ class Output:
         sent.append(ReasoningDelta(type="response.reasoning_text.delta", delta=text, **self._place(item)))
         return sent
 
-    def _start_call(self, event: parser.CallStart) -> list[ServerEvent]:
+    def _start_call(self, event: CallStart) -> list[ServerEvent]:
         sent = self._close()
         item = OutputCall(
             type="function_call", id=_new("fc"), call_id=event.id, name=event.name, arguments="", status="in_progress"

@@ -46,3 +46,5 @@ def reader_of(form: CallFormat, functions: Mapping[str, Any]) -> CallReader:
             return PairsReader(functions)
         case "braces":
             return BracesReader(functions, form.quote)
+        case "channels":
+            raise ValueError("messages in channels are read by server.reading.harmony")

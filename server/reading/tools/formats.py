@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Style = Literal["json", "header", "parameters", "pairs", "braces"]
+Style = Literal["json", "header", "parameters", "pairs", "braces", "channels"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,7 @@ class CallFormat:
     - header: `before`, the name, `after`, and the arguments as a JSON object
     - parameters: <function=name>, and <parameter=key> with its value, closed, for each argument
     - pairs: the name, and <arg_key> and <arg_value> for each argument
+    - channels: a message to functions.name, which server.reading.harmony reads together with the model's thoughts
     - braces: call:name{key:value}, with strings between `quote` marks
 
     `also`: openers that some models of the family write instead. `section`: marks around all calls together. `bare`: a
@@ -105,6 +106,8 @@ FORMATS: dict[str, CallFormat] = {
             array=True, hidden=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
         ),
         # Command R and R+: Action: ```json\n[{"tool_name": …, "parameters": {…}}]\n```
+        # gpt-oss: server.reading.harmony
+        CallFormat("harmony", "<|channel|>", "", style="channels"),
         CallFormat(
             "command_r", "Action: ```json", "```", arguments="parameters", name_key="tool_name", array=True,
         ),
@@ -120,6 +123,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("deepseek_v3", ("<｜tool▁sep｜>", "```json")),
     ("deepseek_v31", ("<｜tool▁sep｜>",)),
     ("kimi", ("<|tool_call_argument_begin|>",)),
+    ("harmony", ("<|channel|>", "<|message|>", "functions")),
     ("gemma4", ("<|tool_call>",)),
     ("functiongemma", ("<start_function_call>",)),
     ("command_a", ("<|START_ACTION|>",)),

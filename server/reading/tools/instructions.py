@@ -63,6 +63,13 @@ def with_instructions(messages: Sequence[Message], told: str, *, takes_system: b
     return [{"role": "user", "content": told}, *messages]
 
 
+def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The functions as JSON in the system message itself, for a template that looks for them there (Phi-4-mini)."""
+    first = messages[0] if messages and messages[0]["role"] == "system" else {"role": "system", "content": ""}
+    rest = messages[1:] if messages and first is messages[0] else messages
+    return [{**first, "tools": _json([tool["function"] for tool in tools])}, *rest]
+
+
 def as_text(messages: Sequence[Message], form: CallFormat, *, knows_tool_role: bool) -> list[Message]:
     """The conversation without `tool_calls`: calls are the assistant's own text.
 

@@ -8,33 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from server.reading.events import CallArguments, CallStart, Content
 from server.reading.tools.call_readers import reader_of
 from server.reading.tools.formats import CallFormat
-
-
-@dataclass(frozen=True, slots=True)
-class Content:
-    """Text that is not part of a call."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallStart:
-    """OpenAI's first delta of a call: index, id, type and function.name."""
-
-    index: int
-    id: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallArguments:
-    """More of function.arguments of call `index`."""
-
-    index: int
-    text: str
-
 
 Event = Content | CallStart | CallArguments
 

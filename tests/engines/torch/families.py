@@ -30,6 +30,29 @@ GPT_OSS: dict[str, Any] = {
     **ALTERNATE, "num_local_experts": 4, "num_experts_per_tok": 2,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
 }  # fmt: skip
+LINEAR: dict[str, Any] = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
+    "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+MAMBA: dict[str, Any] = {
+    "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 8, "mamba_d_conv": 4, "mamba_expand": 2,
+    "mamba_n_groups": 1, "mamba_chunk_size": 16,
+}  # fmt: skip
+GRANITE_4: dict[str, Any] = {
+    **MAMBA, "layer_types": ["mamba", "attention"], "num_local_experts": 4, "num_experts_per_tok": 2,
+    "shared_intermediate_size": 16,
+}  # fmt: skip
+JAMBA: dict[str, Any] = {
+    "attn_layer_period": 2, "attn_layer_offset": 1, "expert_layer_period": 2, "num_experts": 2, "mamba_d_state": 8,
+}  # fmt: skip
+MAMBA_2: dict[str, Any] = {"num_heads": 4, "head_dim": 16, "state_size": 8, "n_groups": 1, "chunk_size": 16}
+NEMOTRON_H: dict[str, Any] = {
+    "mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 16,
+}  # fmt: skip
+SHARED: dict[str, Any] = {
+    **SLIDING, "num_hidden_layers": 4, "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "num_kv_shared_layers": 2, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 100,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +72,7 @@ class Family:
 
 FAMILIES = [
     Family("Llama 2, 3", "LlamaConfig"),
-    Family("Qwen 2, 2.5", "Qwen2Config", base=NO_HEAD_DIM),
+    Family("Qwen 2, 2.5", "Qwen2Config", base=NO_HEAD_DIM, slow=True),
     Family("Qwen 3", "Qwen3Config", slow=True),
     Family("Mistral", "MistralConfig", SLIDING),
     Family("Ministral", "MinistralConfig", ALTERNATE, slow=True),
@@ -57,9 +80,22 @@ FAMILIES = [
     Family("Gemma 2", "Gemma2Config", CAPPED),
     Family("Gemma 3", "Gemma3TextConfig", {**GEMMA, **ALTERNATE}),
     Family("VaultGemma", "VaultGemmaConfig", CAPPED, slow=True),
-    Family("Cohere 2", "Cohere2Config", ALTERNATE, base=NO_HEAD_DIM),
-    Family("OLMo 3", "Olmo3Config", ALTERNATE, base=NO_HEAD_DIM),
+    Family("Cohere 2", "Cohere2Config", ALTERNATE, base=NO_HEAD_DIM, slow=True),
+    Family("OLMo 3", "Olmo3Config", ALTERNATE, base=NO_HEAD_DIM, slow=True),
     Family("gpt-oss", "GptOssConfig", GPT_OSS),
+    Family("Gemma 4", "Gemma4TextConfig", {**SHARED, "global_head_dim": 16}),
+    Family("Gemma 3n", "Gemma3nTextConfig", {**SHARED, "laurel_rank": 4, "intermediate_size": 48}, slow=True),
+    Family("Qwen 3.5", "Qwen3_5TextConfig", LINEAR),
+    Family("Qwen 3 Next", "Qwen3NextConfig", {**LINEAR, **MOE, "shared_expert_intermediate_size": 16}, slow=True),
+    Family("Granite 4 hybrid", "GraniteMoeHybridConfig", GRANITE_4, base=NO_HEAD_DIM),
+    Family("Falcon-H1", "FalconH1Config", {**MAMBA, "mamba_d_ssm": 64}, slow=True),
+    Family("LFM 2", "Lfm2Config", {"layer_types": ["conv", "full_attention"]}, base=NO_HEAD_DIM),
+    Family("Jamba", "JambaConfig", JAMBA, base=NO_HEAD_DIM),
+    Family("Bamba", "BambaConfig", {**MAMBA, "attn_layer_indices": [1]}, base=NO_HEAD_DIM, slow=True),
+    Family("Mamba 2", "Mamba2Config", MAMBA_2),
+    Family("Mamba", "MambaConfig", {"state_size": 8}, slow=True),
+    Family("Falcon-Mamba", "FalconMambaConfig", {"state_size": 8}, slow=True),
+    Family("Nemotron-H", "NemotronHConfig", {**NEMOTRON_H, "layer_types": ["mamba", "attention"]}, slow=True),
     Family("Starcoder 2", "Starcoder2Config", SLIDING, base=NO_HEAD_DIM, slow=True),
     Family("Phi-3", "Phi3Config", SLIDING, base=NO_HEAD_DIM, slow=True),
     Family("EXAONE 4", "Exaone4Config", ALTERNATE, base=NO_HEAD_DIM, slow=True),
@@ -90,9 +126,11 @@ def tokens(count: int, seed: int) -> list[int]:
 
 def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
     """transformers' own text: the prompt and `count` tokens."""
-    ids: list[int] = model.generate(
-        torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
-    )[0].tolist()
+    context = torch.tensor([prompt])
+    # Without a mask it would take tokens that equal its padding for padding.
+    mask = torch.ones_like(context)
+    ids: list[int] = model.generate(context, attention_mask=mask, max_new_tokens=count, do_sample=False)[0].tolist()
+    assert len(ids) == len(prompt) + count
     return ids
 
 

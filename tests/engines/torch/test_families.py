@@ -107,6 +107,11 @@ def test_prefixes_are_reused_after_rejections_and_evictions(family: Family) -> N
 def test_trees(family: Family) -> None:
     _, texts = reference(family.name)
     runner = served(family.name)
+    if not runner.takes_trees:
+        runner.forward([Row(1, 0, texts[0][:5])])
+        with pytest.raises(ValueError, match="takes no trees"):
+            runner.forward([Row(1, 5, [1, 2], [-1, -1])])
+        return
     text, start = texts[0], 50
     a, b, c, d = text[start : start + 4]
     wrong = [3 + token % 90 for token in (a, b, c)]

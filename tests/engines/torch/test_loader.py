@@ -17,11 +17,14 @@ from engines.errors import BatchInvarianceError, ModelError
 from engines.models import ModelFiles
 from engines.torch import environment, memory
 from engines.torch.attention import UnsupportedAttention
+from engines.torch.batch_invariant import check_environment
 from engines.torch.environment import prepare_environment
 from engines.torch.loader import load_runner, pick_device, runner_fingerprint
+from engines.torch.recurrent import SNAPSHOTS
 from engines.torch.runner import Row, Runner
 from engines.torch.support import check_supported, context_length, shortened
 from testing.tiny_models import make_tiny_model
+from tests.engines.torch.families import FAMILIES
 
 SMALL: dict[str, Any] = {
     "vocab_size": 100,
@@ -111,11 +114,10 @@ def test_broken_folders(files: ModelFiles) -> None:
         (transformers.BloomConfig(), "alibi"),
         (transformers.FalconConfig(alibi=True), "alibi"),
         (transformers.T5Config(), "encoder-decoder"),
-        (transformers.MambaConfig(), "linear_attention"),
-        (transformers.Qwen3NextConfig(), "linear_attention"),
+        (transformers.OlmoHybridConfig(), "linear_attention.*choose vllm"),
+        (transformers.DeepseekV32Config(), "indexed_attention.*choose vllm"),
         (transformers.DiffLlamaConfig(), "two attentions in every layer"),
         (transformers.JetMoeConfig(), "jetmoe routes"),
-        (transformers.Gemma4TextConfig(), "gemma4_text has layers that share"),
         (
             transformers.LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "curl": 3.0}),
             "'curl' in its rotary parameters",
@@ -215,6 +217,25 @@ def test_longrope_is_served_as_far_as_its_first_frequencies_go() -> None:
 def test_memory_is_counted_as_it_is_taken(config: PreTrainedConfig) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     assert memory.cache_shape(config) == Runner(model, 1, 64).cache.shape
+    assert memory.state_bytes(config, torch.float32) == 0
+
+
+@pytest.mark.parametrize("name", ["Gemma 4", "Qwen 3.5", "Granite 4 hybrid", "LFM 2", "Mamba 2"])
+def test_memory_of_states_is_counted_as_it_is_taken(name: str) -> None:
+    config = next(family for family in FAMILIES if family.name == name).make_config()
+    runner = Runner(AutoModelForCausalLM.from_config(config, dtype=torch.float32), 1, 200)
+    assert memory.cache_shape(config) == runner.cache.shape
+    for start in range(0, 200, 20):
+        runner.forward([Row(0, start, [5] * 20)])
+    taken = memory.state_bytes(config, torch.float32)
+    kept = 0 if runner.takes_trees else SNAPSHOTS + 1
+    assert runner.state_bytes() == taken * kept // (SNAPSHOTS + 2)
+
+
+@pytest.mark.usefixtures("bitwise")
+def test_bitwise_mode_is_refused_where_states_recur() -> None:
+    with pytest.raises(BatchInvarianceError, match="recurrent layers"):
+        check_environment(torch.device("cpu"), torch.float32, transformers.Mamba2Config())
 
 
 def test_code_that_does_not_expect_slots_ends_in_a_sentence(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,7 +101,6 @@ def test_a_bad_value_is_named(gateway: Running, changes: dict[str, Any], param: 
         ({"response_format": {"type": "json_object"}}, "response_format"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}}, "response_format"),
         ({"structured_outputs": {"regex": "a"}}, "structured_outputs.regex"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
         ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
         ({"logprobs": True, "top_logprobs": 6}, "logprobs"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, None),

@@ -310,7 +310,6 @@ def test_a_failure_after_a_comment_still_begins_as_a_stream(start: Start) -> Non
         ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
         ({"tools": [5]}, "tools[0]"),
         ({"tools": [{}]}, "tools[0].type"),
-        ({"tools": [NOOP]}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"stream": True, "stream_options": {"include_usage": True}}, "stream_options.include_usage"),
         ({"model": None}, "model"),

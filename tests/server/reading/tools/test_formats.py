@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from server.reading.events import CallArguments
 from server.reading.tools.formats import FORMATS, CallFormat, choose
-from server.reading.tools.parser import CallArguments, Event, Parsed, ToolParser, collect, parse
+from server.reading.tools.parser import Event, Parsed, ToolParser, collect, parse
 
 FUNCTIONS: dict[str, Any] = {
     "weather": {

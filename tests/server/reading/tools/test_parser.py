@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server.reading.events import CallArguments, CallStart, Content
 from server.reading.tools.formats import FORMATS, CallFormat, choose
-from server.reading.tools.parser import CallArguments, CallStart, Content, Event, Parsed, ToolParser, collect, parse
+from server.reading.tools.parser import Event, Parsed, ToolParser, collect, parse
 
 NAMES: dict[str, Any] = {"add": {}, "weather": {}, "noop": {}}
 
@@ -113,13 +114,16 @@ def test_the_same_result_whole_and_cut_at_every_point(
 
 
 _FRAGMENTS = [
+    *{mark for form in FORMATS.values() for mark in form.marks if mark not in form.hidden}, "call:", "functions.",
+    "<function=", ">", "</function>", "<parameter=", "</parameter>", "<arg_key>", "</arg_key>", "<arg_value>", "add",
+    "</arg_value>", "function<｜tool▁sep｜>", "```json", "Action: ```json",
     "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "[", "]", "{", "}", '"', ":", ",", ";", " ", "\n",
     '"name"', '"add"', '"arguments"', '"parameters"', "\\", "x", "1", "null", "<", '{"name": "add", "arguments": {',
 ]  # fmt: skip
 
 
 @given(
-    form=st.sampled_from(list(FORMATS.values())),
+    form=st.sampled_from([form for form in FORMATS.values() if form.style != "channels"]),
     pieces=st.lists(st.sampled_from(_FRAGMENTS), max_size=30),
     cuts=st.lists(st.integers(0, 200), max_size=6),
 )

@@ -1,0 +1,169 @@
+"""`tandem train-draft` from end to end on a tiny target: the draft learns, and loads in the engine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from engines.errors import ModelError
+from engines.models import resolve_model
+from engines.tokenizer import load_tokenizer
+from engines.torch.draft_weights import UNSAID
+from engines.torch.loader import load_runner
+from engines.torch.runner import Row
+from testing.tiny_models import make_tiny_model
+from training.acceptance import coupled_matches, tokens_a_round
+from training.losses import divergences
+from training.prompts import Mixture
+from training.run import Job, load_target, run
+from training.sampler import Prompt, Sampler
+from training.trainer import Recipe
+
+
+def job(target: Path, out: Path, data: Path, epochs: float = 4) -> Job:
+    return Job(
+        str(target),
+        data,
+        out,
+        layers=2,
+        vocabulary=200,
+        tokens=12_000,
+        sequences=64,
+        length=96,
+        held_out_prompts=12,
+        device="cpu",
+        mixture=Mixture(most_new_tokens=48),
+        recipe=Recipe(epochs=epochs, batch_tokens=1024, longest=96, learning_rate=4e-3, figures=3),
+    )
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("target") / "tiny", layers=3, spread=3.0)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("data") / "data.jsonl"
+    lines = [
+        {"prompt": f"Tell me about {i}."} if i % 2 else {"prefix": f"def f{i}(", "kind": "code"} for i in range(96)
+    ]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    return file
+
+
+@pytest.fixture(scope="module")
+def draft(target: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run(job(target, tmp_path_factory.mktemp("drafts") / "draft", data), lambda message: None)
+
+
+def test_a_trained_draft_is_accepted_far_more_often_than_an_untrained_one(draft: Path) -> None:
+    history = [json.loads(line) for line in (draft / "work" / "progress.jsonl").read_text().splitlines()]
+    before, after = history[0]["tokens a round"], history[-1]["tokens a round"]
+    assert set(before) == {"chat, T=0.0", "chat, T=0.7", "code, T=0.0", "code, T=0.7"}
+    assert sum(after.values()) - 4 > 1.5 * (sum(before.values()) - 4)
+    assert "trained" in (draft / "README.md").read_text()
+
+
+def test_going_on_after_the_end_changes_nothing(draft: Path, target: Path, data: Path) -> None:
+    weights = (draft / "draft.safetensors").read_bytes()
+    run(job(target, draft, data), lambda message: None)
+    assert (draft / "draft.safetensors").read_bytes() == weights
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_engine_loads_it_with_the_targets_own_parts(draft: Path, target: Path, dtype: str) -> None:
+    files = resolve_model(str(draft))
+    assert files.parts is not None
+    assert files.parts.folder == target
+    assert load_tokenizer(files).get_vocab() == load_tokenizer(files.parts).get_vocab()
+    runner = load_runner(files, num_slots=1, slot_length=64, device="cpu", dtype=dtype)  # type: ignore[arg-type]
+    (logits,) = runner.forward([Row(0, 0, [5, 6, 7])])
+    assert logits.shape == (3, 384)
+    assert ((logits > UNSAID / 2).sum(dim=-1) == 200).all()
+
+
+def test_int8_steps_say_what_the_same_weights_in_float32_say(draft: Path) -> None:
+    runner = load_runner(resolve_model(str(draft)), num_slots=2, slot_length=64, device="cpu")
+    ids = list(range(20, 44))
+    (at_once,) = runner.forward([Row(0, 0, ids)])  # more rows than int8 products take
+    stepwise = torch.cat([runner.forward([Row(1, i, [token])])[0] for i, token in enumerate(ids)])
+    said = at_once > UNSAID / 2
+    error = (stepwise[said] - at_once[said]).norm() / at_once[said].norm()
+    assert error < 0.1
+    assert error > 0.0
+
+
+def test_it_is_refused_for_another_target(draft: Path, target: Path, tmp_path: Path) -> None:
+    other = make_tiny_model(tmp_path / "other", layers=3, spread=3.0, seed=9)
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for name in ("config.json", "draft.safetensors", "draft.json"):
+        (copy / name).write_bytes((draft / name).read_bytes())
+    description = json.loads((copy / "draft.json").read_text())
+    (copy / "draft.json").write_text(json.dumps({**description, "target": str(other)}))
+    with pytest.raises(ModelError, match="trained for other weights"):
+        load_runner(resolve_model(str(copy)), num_slots=1, slot_length=64, device="cpu")
+
+
+def test_the_sampler_says_greedily_what_transformers_says(target: Path) -> None:
+    model, tokenizer, stops = load_target(resolve_model(str(target)), "cpu")
+    prompts = [
+        Prompt(tuple(tokenizer(text)["input_ids"]), 0.0, 24) for text in ("Once upon", "def add(a", "A", "The fox")
+    ]
+    expected = {
+        prompt.ids: tuple(
+            model.generate(
+                torch.tensor([prompt.ids]),
+                max_new_tokens=24,
+                do_sample=False,
+                eos_token_id=stops,
+                pad_token_id=stops[0],
+            )[0].tolist()
+        )
+        for prompt in prompts
+    }
+    sampler = Sampler(model, sequences=2, length=64, stop_ids=stops)
+    said = {answer.prompt.ids: answer.ids for answer in sampler.run(iter(prompts))}
+    assert {ids: ids + said[ids] for ids in said} == expected
+
+
+def test_rounds_are_counted_as_speculative_decoding_makes_them() -> None:
+    assert tokens_a_round([True, True, True, False, True, False, False], 3) == (7, 3)
+    assert tokens_a_round([False] * 4, 3) == (4, 4)
+    assert tokens_a_round([], 3) == (0, 0)
+
+
+def test_coupled_draws_match_as_often_as_gumbel_draws_do() -> None:
+    generator = torch.Generator().manual_seed(1)
+    target, student = torch.tensor([1.0, 0.2, -0.5, 0.0]), torch.tensor([0.3, 0.9, -0.2])
+    kept = torch.tensor([0, 1, 3])
+    count, heat = 40_000, 0.7
+    noise = -torch.empty(count, 4).exponential_(generator=generator).log()
+    theirs = (target / heat + noise).argmax(-1)
+    mine = kept[(student / heat + noise[:, kept]).argmax(-1)]
+    expected = (mine == theirs).float().mean()
+    again = (target / heat - torch.empty(count, 4).exponential_(generator=generator).log()).argmax(-1)
+    found = (
+        coupled_matches(student.expand(count, 3), target.expand(count, 4), again, kept, heat, generator).float().mean()
+    )
+    assert found == pytest.approx(float(expected), abs=0.012)
+
+
+def test_divergences_are_those_of_the_definitions() -> None:
+    generator = torch.Generator().manual_seed(3)
+    target, student = torch.randn(5, 6, generator=generator), torch.randn(5, 4, generator=generator)
+    kept, heats = torch.tensor([0, 2, 3, 5]), torch.tensor([0.3, 0.5, 0.7, 1.0, 1.0])
+    kl, tv = divergences(student, target, kept, heats)
+    q = torch.zeros(5, 6)
+    q[:, kept] = (student / heats[:, None]).softmax(-1)
+    p = (target / heats[:, None]).softmax(-1)
+    assert torch.allclose(tv, (p - q).abs().sum(-1) / 2, atol=1e-6)
+    same, none = divergences(target, target, None, heats)
+    assert torch.allclose(same, torch.zeros(5), atol=1e-5)
+    assert torch.allclose(none, torch.zeros(5), atol=1e-5)
+    seen = target.softmax(-1)[:, kept]
+    assert torch.allclose(kl, (seen * (seen.log() - student.log_softmax(-1))).sum(-1), atol=1e-6)

@@ -1,0 +1,1 @@
+"""How drafts that come with Tandem were made."""
