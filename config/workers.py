@@ -12,9 +12,13 @@ from config.urls import worker_url
 from config.vllm_arguments import check_vllm_arguments
 
 WorkerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+$"), AfterValidator(worker_url)]
-EngineName = Literal["torch", "vllm"]
+EngineName = Literal["torch", "vllm", "llama_cpp"]
 """What engines/table.py has a line for."""
+KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 Milliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
+
+
+_LLAMA_CPP_SETTINGS = ("gpu_layers", "cache_type_k", "cache_type_v", "flash_attn", "mmap")
 
 
 class WorkerConfig(BaseModel):
@@ -27,7 +31,11 @@ class WorkerConfig(BaseModel):
         min_length=1,
         description="the bundled name, a Hugging Face id, a local folder or a GGUF file",
     )
-    engine: EngineName = Field(default="torch", description="what runs the model (docs/vllm.md)")
+    engine: Literal["auto"] | EngineName = Field(
+        default="auto",
+        description="what runs the model (docs/vllm.md, docs/llama_cpp.md); auto: llama_cpp for a GGUF file, if "
+        "installed and neither device nor dtype is set, else torch",
+    )
     vllm_args: dict[str, Any] = Field(
         default_factory=dict, description="vLLM's own engine arguments by name, passed through to it"
     )
@@ -36,9 +44,22 @@ class WorkerConfig(BaseModel):
         default="auto", description="of weights and keys and values; auto: float32 on CPU, the model's own elsewhere"
     )
     threads: int | None = Field(default=None, ge=1, le=1024, description="CPU threads of the model; none: all cores")
-    batch_invariant: bool = Field(
-        default=False, description="the same bits for a token's logits whatever batch or chunk computed them"
+    batch_invariant: bool | None = Field(
+        default=None,
+        description="the same bits for a token's logits whatever batch or chunk computed them; none: on engine "
+        "llama_cpp where it holds, else not",
     )
+    gpu_layers: int | None = Field(
+        default=None, ge=0, le=10_000, description="layers that engine llama_cpp keeps on a GPU; none: all"
+    )
+    cache_type_k: KvType = Field(default="f16", description="of keys, on engine llama_cpp")
+    cache_type_v: KvType = Field(
+        default="f16", description="of values, on engine llama_cpp (with batch_invariant f16 becomes bf16)"
+    )
+    flash_attn: Literal["auto", "on", "off"] = Field(
+        default="auto", description="engine llama_cpp's fused attention; batch_invariant needs it"
+    )
+    mmap: bool = Field(default=True, description="engine llama_cpp maps the model's file instead of reading it whole")
     slots: int = Field(default=8, ge=1, le=1024, description="sessions whose keys and values are held at once")
     memory_gb: float | None = Field(
         default=None,
@@ -82,16 +103,24 @@ class WorkerConfig(BaseModel):
 
     @model_validator(mode="after")
     def _settings_of_the_engine(self) -> Self:
-        if self.engine == "torch":
-            if self.vllm_args:
-                raise ValueError("vllm_args: needs engine vllm")
-        elif self.batch_invariant:
-            raise ValueError("batch_invariant: is the torch engine's; vLLM's own is VLLM_BATCH_INVARIANT=1")
-        elif self.device != "auto":
-            raise ValueError(
-                "device: vLLM takes what CUDA_VISIBLE_DEVICES shows it, or the CPU if it is built for that"
-            )
-        else:
+        if self.vllm_args and self.engine != "vllm":
+            raise ValueError("vllm_args: needs engine vllm")
+        if self.engine not in ("llama_cpp", "auto"):
+            for name in _LLAMA_CPP_SETTINGS:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(f"{name}: needs engine llama_cpp")
+        if self.engine == "llama_cpp":
+            if self.device not in ("auto", "cpu"):
+                raise ValueError("device: llama.cpp uses the GPU it was built for; see gpu_layers")
+            if self.dtype != "auto":
+                raise ValueError("dtype: a GGUF file has its own; see cache_type_k and cache_type_v")
+        if self.engine == "vllm":
+            if self.batch_invariant:
+                raise ValueError("batch_invariant: vLLM's own is VLLM_BATCH_INVARIANT=1")
+            if self.device != "auto":
+                raise ValueError(
+                    "device: vLLM takes what CUDA_VISIBLE_DEVICES shows it, or the CPU if it is built for that"
+                )
             check_vllm_arguments(self.vllm_args, self.dtype)
         return self
 

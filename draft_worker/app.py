@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from fastapi import FastAPI, Request, Response
 
-from basics.names import LOOKUP
 from config.workers import DraftWorkerConfig
-from draft_worker.engine import DraftEngine
-from draft_worker.grammars import SessionGrammars, load_vocabulary
-from draft_worker.metrics import DraftMetrics, memory_counters, memory_gauges
+from draft_worker.metrics import DraftMetrics
 from draft_worker.service import DraftService
+from draft_worker.start import LoadDrafter, load_service
 from engines.errors import ModelError
-from engines.table import adapter
 from protocol.messages import (
     DraftBatchItem,
     DraftBatchRequest,
@@ -31,10 +27,7 @@ from worker.batch import parse_batch, serve_batch
 from worker.errors import NotFound
 from worker.http import Shell
 from worker.lifecycle import Lifecycle, stop_process
-from worker.metrics import session_counters, session_gauges
 from worker.routes import add_common_routes
-
-LoadDrafter = Callable[[Callable[[str], None]], DraftEngine]
 
 
 def create_app(
@@ -46,24 +39,10 @@ def create_app(
     """The app; its model, if it drafts with one, is loaded once it runs. `load(progress)` replaces loading it."""
     metrics = DraftMetrics()
 
-    def load_service(progress: Callable[[str], None]) -> DraftService:
-        engine: DraftEngine | None = None
-        if load is not None:
-            engine = load(progress)
-        elif config.model != LOOKUP:
-            engine = _load(config, metrics, progress, lifecycle.fail)
-        service = DraftService(engine, config, metrics, _grammars(config) if engine is None else None)
-        gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
-        if engine is not None:
-            gauges += engine.gauges()
-            counters += engine.counters()
-        if (memory := service.memory) is not None:
-            gauges = [*gauges, *memory_gauges(memory)]
-            counters = [*counters, *memory_counters(memory)]
-        metrics.loaded(service.info, gauges, counters)
-        return service
+    def load_drafter(progress: Callable[[str], None]) -> DraftService:
+        return load_service(config, metrics, progress, lifecycle.fail, load)
 
-    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError, on_loaded)
+    lifecycle = Lifecycle(load_drafter, on_failure, config.drain_timeout_ms / 1000, ModelError, on_loaded)
     shell = Shell("Tandem draft worker", config, metrics, lifecycle.lifespan)
 
     async def draft(request: DraftRequest) -> DraftResponse:
@@ -89,17 +68,3 @@ def create_app(
     shell.get("/v1/tokenizer", TokenizerInfo, tokenizer, also=(404,))
     add_common_routes(shell, lifecycle, metrics)
     return shell.app
-
-
-def _grammars(config: DraftWorkerConfig) -> SessionGrammars | None:
-    return SessionGrammars(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
-
-
-def _load(
-    config: DraftWorkerConfig,
-    metrics: DraftMetrics,
-    progress: Callable[[str], None],
-    on_death: Callable[[str], None],
-) -> DraftEngine:
-    engine: DraftEngine = adapter("draft_worker", config.engine).load_drafter(config, metrics, progress, on_death)
-    return engine

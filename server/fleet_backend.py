@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import aclosing
 
 from prometheus_client.registry import Collector
@@ -17,6 +17,7 @@ from protocol.messages import Capabilities, Grammar, ModelInfo
 from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation, pair_name
 from server.errors import InvalidRequest, NoModelYet
 from server.fleet.admission import Admission
+from server.fleet.calls import WorkerCalls
 from server.fleet.client import WorkerClient
 from server.fleet.compatibility import common, of_any
 from server.fleet.grammars import GrammarChecks
@@ -41,8 +42,10 @@ _CLOSE_SECONDS = 2.0
 class Fleet:
     """Implements server.backend.Backend over the workers that the settings name."""
 
-    def __init__(self, config: GatewayConfig) -> None:
+    def __init__(self, config: GatewayConfig, here: Mapping[str, WorkerCalls] | None = None) -> None:
+        """`here`: workers of this process, by the addresses that the settings name them with; others are HTTP's."""
         self._config = config
+        self._here = here or {}
         self._metrics = FleetMetrics()
         self._targets = Pool([self._worker("target", url) for url in config.target_urls])
         default = [self._worker("draft", url) for url in config.draft_urls]
@@ -65,7 +68,7 @@ class Fleet:
         self._served: ServedModel | None = None
 
     async def start(self) -> None:
-        for worker in (*self._targets, *self._drafters):
+        for worker in self.workers:
             worker.client.open()
             self._watches.append(asyncio.get_running_loop().create_task(self._admission.watch(worker)))
 
@@ -76,11 +79,16 @@ class Fleet:
             await asyncio.wait(self._watches, timeout=_CLOSE_SECONDS)
         self._watches.clear()
         await self._requests.close(_CLOSE_SECONDS)
-        for worker in (*self._targets, *self._drafters):
+        for worker in self.workers:
             await worker.client.close()
 
     def collectors(self) -> Iterable[Collector]:
         return self._metrics.collectors()
+
+    @property
+    def workers(self) -> list[Worker]:
+        """All of them, targets first."""
+        return [*self._targets, *self._drafters]
 
     def pairs(self) -> Iterable[str]:
         target = self._admission.reference()
@@ -92,7 +100,7 @@ class Fleet:
         return [pair_name(target.info.id, draft) for draft in sorted(drafts)]
 
     def ready(self) -> tuple[bool, str]:
-        details = [f"{w.role} {w.url}: {w.state} ({w.detail})" for w in (*self._targets, *self._drafters)]
+        details = [f"{w.role} {w.url}: {w.state} ({w.detail})" for w in self.workers]
         return self._admission.reference() is not None, "; ".join(details)
 
     def model(self) -> ServedModel:
@@ -169,6 +177,8 @@ class Fleet:
         return lambda info: fault(request, info) is None
 
     def _worker(self, role: Role, url: str) -> Worker:
+        if (calls := self._here.get(url)) is not None:
+            return Worker(role, calls, Breaker(), self._metrics)
         token = self._config.worker_token
         transport = Transport(
             url,

@@ -1,11 +1,13 @@
-"""The command line: `tandem up`, `serve`, `draft`, `target`, `doctor`. Importing it lets no other folder's modules take
-the place of Tandem's packages."""
+"""The command line: `tandem up`, `serve`, `draft`, `target`, `doctor`; and `Tandem`, the same from Python. Importing it
+loads neither, and lets no other folder's modules take the place of Tandem's packages."""
 
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from importlib.machinery import PathFinder
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,3 +36,34 @@ def own_packages_first() -> None:
 
 
 own_packages_first()
+
+if TYPE_CHECKING:
+    from tandem.python.answers import Answer, Stats
+    from tandem.python.api import AsyncTandem, Stream, Tandem
+    from tandem.python.client import AsyncStream
+    from tandem.python.errors import Misuse, ModelUnavailable, RequestFailed, TandemError
+
+_PUBLIC = {
+    "Answer": "answers",
+    "AsyncStream": "client",
+    "AsyncTandem": "api",
+    "Misuse": "errors",
+    "ModelUnavailable": "errors",
+    "RequestFailed": "errors",
+    "Stats": "answers",
+    "Stream": "api",
+    "Tandem": "api",
+    "TandemError": "errors",
+}
+"""What `from tandem import …` gives, and the module of tandem.python that it is loaded from when it is asked for."""
+
+__all__ = [
+    "Answer", "AsyncStream", "AsyncTandem", "Misuse", "ModelUnavailable", "RequestFailed", "Stats", "Stream", "Tandem",
+    "TandemError",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'tandem' has no attribute {name!r}")
+    return getattr(import_module(f"tandem.python.{_PUBLIC[name]}"), name)

@@ -85,4 +85,4 @@ def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:
     set_up_logging(settings.log_level, settings.log_format)
     if not settings.worker_token:
         warn_if_public(settings.host, "this worker", "set TANDEM_WORKER_TOKEN, here and on the gateway")
-    prepare_environment(settings.threads, settings.batch_invariant)
+    prepare_environment(settings.threads, bool(settings.batch_invariant))

@@ -10,7 +10,6 @@ from pydantic import BaseModel
 
 from config.workers import TargetWorkerConfig
 from engines.errors import ModelError
-from engines.table import adapter
 from protocol.errors import EngineFailure, WireError
 from protocol.messages import (
     GenerateRequest,
@@ -24,18 +23,16 @@ from protocol.messages import (
     VerifyResponse,
 )
 from serving.disconnects import until_client_leaves
-from target_worker.engine import TargetEngine
 from target_worker.metrics import TargetMetrics
 from target_worker.service import TargetService
+from target_worker.start import LoadTarget, load_service
 from worker.answers import LinesResponse, json_response
 from worker.batch import parse_batch, serve_batch
 from worker.http import Shell, parse
 from worker.lifecycle import Lifecycle, stop_process
-from worker.metrics import session_counters, session_gauges
 from worker.routes import add_common_routes
 
 logger = logging.getLogger(__name__)
-LoadTarget = Callable[[Callable[[str], None]], TargetEngine]
 
 
 def create_app(
@@ -47,17 +44,10 @@ def create_app(
     """The app; its model is loaded once it runs. `load(progress)` replaces loading the configured one."""
     metrics = TargetMetrics()
 
-    def load_service(progress: Callable[[str], None]) -> TargetService:
-        engine = load(progress) if load is not None else _load(config, metrics, progress, lifecycle.fail)
-        service = TargetService(engine, config, metrics)
-        metrics.loaded(
-            service.info,
-            [*engine.gauges(), *session_gauges(service.sessions)],
-            [*engine.counters(), *session_counters(service.sessions)],
-        )
-        return service
+    def load_target(progress: Callable[[str], None]) -> TargetService:
+        return load_service(config, metrics, progress, lifecycle.fail, load)
 
-    lifecycle = Lifecycle(load_service, on_failure, config.drain_timeout_ms / 1000, ModelError, on_loaded)
+    lifecycle = Lifecycle(load_target, on_failure, config.drain_timeout_ms / 1000, ModelError, on_loaded)
     shell = Shell("Tandem target worker", config, metrics, lifecycle.lifespan)
 
     async def verify(request: VerifyRequest) -> VerifyResponse:
@@ -102,13 +92,3 @@ async def _lines(
         yield EngineFailure("the worker failed to go on").body()
     finally:
         await rounds.aclose()
-
-
-def _load(
-    config: TargetWorkerConfig,
-    metrics: TargetMetrics,
-    progress: Callable[[str], None],
-    on_death: Callable[[str], None],
-) -> TargetEngine:
-    engine: TargetEngine = adapter("target_worker", config.engine).load_target(config, metrics, progress, on_death)
-    return engine

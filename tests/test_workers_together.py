@@ -22,6 +22,7 @@ from testing.fakes.runner import FakeRunner
 from testing.scripted_draft import Script
 from testing.tiny_models import make_tiny_model, truncate_model
 from testing.worker_apps import Drafter, Target, running
+from tests.engines.llama_cpp.tiny_gguf import as_gguf, require_llama_cpp
 
 LENGTH = 12
 VOCABULARY = 384
@@ -55,30 +56,51 @@ class Pair:
 
 
 @asynccontextmanager
-async def started(folder: Path) -> AsyncIterator[tuple[Target, Drafter]]:
+async def started(folder: Path, engines: tuple[str, str] = ("torch", "torch")) -> AsyncIterator[tuple[Target, Drafter]]:
+    """`engines`: the target's and the drafter's."""
     common: dict[str, Any] = {
         "batch_invariant": True,
-        "device": "cpu",
         "slots": 24,
         "max_queue": 256,
         "context_length": 96,
     }
-    model = make_tiny_model(folder / "target", layers=3, context_length=256)
+    model = make_tiny_model(folder / "target", layers=3, context_length=256, hidden=64)
     draft = truncate_model(model, folder / "draft", layers=2)
+    if engines[0] == "llama_cpp":
+        model = as_gguf(model, folder / "target.gguf")
+    if engines[1] == "llama_cpp":
+        draft = as_gguf(draft, folder / "draft.gguf")
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(
-            running(create_target_app(TargetWorkerConfig(model=str(model), **common)))
+            running(create_target_app(TargetWorkerConfig(model=str(model), engine=engines[0], **common)))
         )
         drafter = await stack.enter_async_context(
-            running(create_draft_app(DraftWorkerConfig(model=str(draft), **common)))
+            running(create_draft_app(DraftWorkerConfig(model=str(draft), engine=engines[1], **common)))
         )
         yield Target(target, FakeRunner()), Drafter(drafter, FakeRunner())
 
 
+PAIRS = [("torch", "torch"), ("llama_cpp", "llama_cpp"), ("torch", "llama_cpp"), ("llama_cpp", "torch")]
+
+
+FEW = ("t0.0-penalties", "t0.7", "t1.5-top_p")
+
+
+def pairs_and_samplings() -> Iterator[Any]:
+    """All samplings for torch; for pairs with llama.cpp a few, the others when slow tests are asked for."""
+    for engines in PAIRS:
+        for name in SAMPLINGS:
+            left_out = "llama_cpp" in engines and name not in FEW
+            marks = [pytest.mark.slow] if left_out else []
+            yield pytest.param(engines, name, marks=marks, id=f"{'-'.join(engines)}-{name}")
+
+
 @pytest.fixture(scope="module")
-def pair(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest, bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    if "llama_cpp" in request.param:
+        require_llama_cpp()
     with asyncio.Runner() as events:
-        both = started(tmp_path_factory.mktemp("models"))
+        both = started(tmp_path_factory.mktemp("models"), request.param)
         target, drafter = events.run(both.__aenter__())
         yield Pair(events, target, drafter)
         events.run(both.__aexit__(None, None, None))
@@ -198,7 +220,7 @@ def outcome(plan: RoundPlan, drafts: list[dict[str, Any]], answer: dict[str, Any
     )
 
 
-@pytest.mark.parametrize("name", SAMPLINGS)
+@pytest.mark.parametrize(("pair", "name"), list(pairs_and_samplings()), indirect=["pair"])
 def test_the_same_tokens_whoever_drafts_and_however(pair: Pair, name: str) -> None:
     sampling = SAMPLINGS[name]
     prompt = PROMPTS[sampling["seed"] % len(PROMPTS)]
@@ -217,6 +239,7 @@ def test_the_same_tokens_whoever_drafts_and_however(pair: Pair, name: str) -> No
     pair.events.run(check())
 
 
+@pytest.mark.parametrize("pair", PAIRS, ids="-".join, indirect=True)
 def test_the_drafts_were_worth_something(pair: Pair) -> None:
     """Equal texts can't show a broken coupling: count what the model's drafts win at temperature 1."""
 

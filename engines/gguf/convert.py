@@ -13,9 +13,9 @@ from engines.gguf.reader import parts_of, read_gguf
 from engines.gguf.tensors import state_dict
 from engines.gguf.tokenizer import build_tokenizer, special_ids, stop_ids
 
-CONVERSION = 2
+CONVERSION = 3
 """Which way of converting made a folder: one that was made another way is not used. The first dropped what it did not
-know."""
+know, the second had tokens for padding rows."""
 
 
 def convert_gguf(file: Path, target: Path) -> None:

@@ -12,7 +12,7 @@ from engines.errors import ModelError
 from engines.gguf.reader import Metadata
 
 _PREFIX = "tokenizer.ggml."
-_CONTROL, _USER_DEFINED = 3, 4
+_CONTROL, _USER_DEFINED, _UNUSED = 3, 4, 5
 # Ways of splitting whose vocabularies are looked up whole before merging, and begin with a BOS unless the file denies.
 WHOLE_WORDS_AND_BOS = frozenset({
     "llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano",
@@ -46,6 +46,7 @@ def build_tokenizer(metadata: Metadata, arch: str) -> Any:
     types: list[int] = [int(value) for value in metadata.get(_PREFIX + "token_type") or ()]
     if types and len(types) != len(tokens):
         raise ModelError(f"its GGUF metadata has {len(tokens)} tokens and {len(types)} types of tokens")
+    tokens, types = _without_padding(tokens, types)
     if kind == "gpt2":
         backend, add_bos = _byte_level(metadata, tokens)
     elif kind == "llama":
@@ -72,6 +73,17 @@ def build_tokenizer(metadata: Metadata, arch: str) -> Any:
     if unread:
         raise ModelError(f"its metadata says {unread[0]}, which is not known for tokenizers; it would be dropped")
     return tokenizer
+
+
+def _without_padding(tokens: list[str], types: list[int]) -> tuple[list[str], list[int]]:
+    """Without what llama.cpp's converter calls the rows of logits that have no token: [PAD151665], … at the end.
+
+    The model's own tokenizer does not know them, and a vocabulary is to be the same in all formats.
+    """
+    count = len(tokens)
+    while count and types and types[count - 1] == _UNUSED and tokens[count - 1] == f"[PAD{count - 1}]":
+        count -= 1
+    return tokens[:count], types[:count]
 
 
 def special_ids(metadata: Metadata, count: int) -> dict[str, int]:

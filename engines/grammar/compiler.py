@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import OrderedDict
@@ -13,8 +14,9 @@ import torch
 import xgrammar
 from torch import Tensor
 
-from engines.grammar.errors import GrammarError, reason
-from engines.grammar.sources import builder
+from engines.grammar.errors import GrammarError, Overloaded, reason
+from engines.grammar.reading_process import ReadingProcess
+from engines.grammar.sources import Source, compiled, read
 from engines.grammar.vocabulary import token_bytes, vocabulary
 from protocol.messages import Grammar, GrammarType
 
@@ -43,9 +45,9 @@ class CompiledGrammar:
 class GrammarCompiler:
     """Compiles and remembers, least recently used first out. May be used from many threads.
 
-    A compilation runs in C++ without the interpreter's lock, on a thread of its own, and cannot be stopped: one that
-    overruns `time_limit` is refused and left to finish, and takes one of MAX_AT_ONCE places until then. What comes
-    before, in Python, stops by itself (limits.check_time).
+    A compilation runs in C++ without the interpreter's lock, on threads of its own, and
+    cannot be stopped: one that overruns `time_limit` is refused and left to finish, and takes one of MAX_AT_ONCE places
+    until then. What comes before is Python and has a process of its own (reading_process.py).
     """
 
     def __init__(
@@ -73,9 +75,10 @@ class GrammarCompiler:
         self._time_limit = time_limit
         self._cache_bytes = cache_bytes
         self._places = threading.BoundedSemaphore(MAX_AT_ONCE)
+        self._reading = ReadingProcess()
         self._lock = threading.Lock()
-        self._compiled: OrderedDict[tuple[str, str], CompiledGrammar] = OrderedDict()
-        self._refused: OrderedDict[tuple[str, str], GrammarError] = OrderedDict()
+        self._compiled: OrderedDict[bytes, CompiledGrammar] = OrderedDict()
+        self._refused: OrderedDict[bytes, GrammarError] = OrderedDict()
         self._stop_ids = frozenset(next(iter(self._vocabularies.values())).stop_token_ids)
 
     @classmethod
@@ -87,7 +90,7 @@ class GrammarCompiler:
 
     def known(self, grammar: Grammar) -> CompiledGrammar | None:
         """What was compiled before and is still held; never blocks for long."""
-        key = (grammar.type, grammar.value)
+        key = _key(grammar)
         with self._lock:
             if key in self._compiled:
                 self._compiled.move_to_end(key)
@@ -95,7 +98,7 @@ class GrammarCompiler:
 
     def compile(self, grammar: Grammar) -> CompiledGrammar:
         """Blocks for at most the time limit. Raises GrammarError."""
-        key = (grammar.type, grammar.value)
+        key = _key(grammar)
         with self._lock:
             if key in self._compiled:
                 self._compiled.move_to_end(key)
@@ -104,9 +107,9 @@ class GrammarCompiler:
                 raise GrammarError(self._refused[key].message)
         try:
             xgrammars = self._compilers[CONTROL[grammar.type]]
-            compiled = self._package(self._within_limit(lambda: builder(grammar, xgrammars)()))
-        except _Overloaded as error:
-            raise GrammarError(error.message) from None
+            package = self._package(self._within_limit(lambda: compiled(self._read(grammar), xgrammars)))
+        except Overloaded:
+            raise
         except GrammarError as error:
             with self._lock:
                 self._refused[key] = error
@@ -114,14 +117,24 @@ class GrammarCompiler:
                     self._refused.popitem(last=False)
             raise
         with self._lock:
-            self._compiled[key] = compiled
+            self._compiled[key] = package
             self._evict()
-        return compiled
+        return package
+
+    def close(self) -> None:
+        """End the process that reads schemas; a grammar that is compiled later starts it again."""
+        self._reading.close()
+
+    def _read(self, grammar: Grammar) -> Source:
+        """Here where that is quick, in a process of its own where it may not be."""
+        if grammar.type in ("json_schema", "structural_tag"):
+            return self._reading.read(grammar.type, grammar.value)
+        return read(grammar.type, grammar.value)
 
     def _within_limit(self, build: Callable[[], xgrammar.CompiledGrammar]) -> xgrammar.CompiledGrammar:
         deadline = time.monotonic() + self._time_limit
         if not self._places.acquire(timeout=self._time_limit):
-            raise _Overloaded("too many grammars are being compiled; try again later")
+            raise Overloaded("too many grammars are being compiled; try again later")
         outcome: Future[xgrammar.CompiledGrammar] = Future()
 
         def run() -> None:
@@ -160,5 +173,6 @@ class GrammarCompiler:
             total -= entry.grammar.memory_size_bytes
 
 
-class _Overloaded(GrammarError):
-    """Says nothing about the grammar, and is therefore not remembered against it."""
+def _key(grammar: Grammar) -> bytes:
+    """Short, so that what is remembered of long grammars stays small."""
+    return hashlib.sha256(f"{grammar.type} {grammar.value}".encode(errors="surrogatepass")).digest()

@@ -14,6 +14,10 @@ class GrammarError(BadRequest):
         super().__init__(message, field)
 
 
+class Overloaded(GrammarError):
+    """Says nothing about the grammar, and is therefore not remembered against it."""
+
+
 def reason(error: BaseException) -> str:
     """xgrammar's own words without the place in its source that it puts before them."""
     text = str(error).strip().split("\n")[0]

@@ -10,6 +10,7 @@ import json
 from typing import Any, Literal
 
 from engines.grammar.automata import And, Atom, Automaton, Expr, Or, matches
+from engines.grammar.charsets import ANY
 from engines.grammar.errors import GrammarError
 from engines.grammar.layouts import Layout
 from engines.grammar.numbers import number_automaton
@@ -69,6 +70,7 @@ class _Writer:
         self._values: dict[tuple[frozenset[Node], _Depth], _Ref] = {}
         self._waiting: list[tuple[_Ref, Case, _Depth]] = []
         self._automata: dict[tuple[str, Expr, str], _Ref] = {}
+        self._chain: dict[tuple[int, int], _Ref] = {}
 
     def text(self) -> str:
         root = self._value(self._root, "json" if self._layout is None else "root")
@@ -162,7 +164,21 @@ class _Writer:
         if lengths is not None and max(lengths[0], lengths[1] or 0) > MAX_COUNTED:
             most = "" if lengths[1] is None else str(lengths[1])
             return [[rf'"\"" [^"\\\x00-\x1f]{{{lengths[0]},{most}}} "\""']]
+        if lengths is not None and lengths[1] is not None:
+            return [['"\\""', self._counted(lengths[0], lengths[1])]]
         return [['"\\""', self._automaton("string", expr, string_automaton, quoted=True)]]
+
+    def _counted(self, least: int, most: int) -> _Ref:
+        """The rest of a string of so many characters. Most fields have a length of their own: all share one chain."""
+        key = least, most
+        if key not in self._chain:
+            name = self._chain[key] = self._new()
+            alternatives = [] if least else [['"\\""']]
+            if most:
+                after = self._counted(max(0, least - 1), most - 1)
+                alternatives += [[character, after] for character in spelled(ANY)]
+            self._rules[name] = alternatives
+        return self._chain[key]
 
     def _automaton(self, kind: str, expr: Expr, build: Any, *, quoted: bool = False) -> _Ref:
         key = kind, expr, "quoted" if quoted else "plain"

@@ -22,6 +22,7 @@ logger = logging.getLogger(__name__)
 _THREADS = 2
 _MAX_WAITING = 32
 _MAX_STATES = 1024
+_MAX_STATE_BYTES = 512 * 2**20
 
 
 class Grammars:
@@ -93,8 +94,7 @@ class Grammars:
         if owner is not None:
             self._states[owner] = grammar, state
             self._states.move_to_end(owner)
-            if len(self._states) > _MAX_STATES:
-                self._states.popitem(last=False)
+            self._evict()
         return state
 
     def held(self, grammar: Grammar, owner: int) -> GrammarState | None:
@@ -105,9 +105,28 @@ class Grammars:
         self._states.move_to_end(owner)
         return held[1]
 
+    def _evict(self) -> None:
+        """A state keeps its compiled grammar alive, whatever the compiler has let go."""
+        while len(self._states) > _MAX_STATES:
+            self._states.popitem(last=False)
+        seen: set[int] = set()
+        total = 0
+        for kept, (_, state) in enumerate(reversed(self._states.values())):  # the newest first
+            if id(state.compiled) not in seen:
+                seen.add(id(state.compiled))
+                total += state.compiled.grammar.memory_size_bytes
+            if kept and total > _MAX_STATE_BYTES:
+                break
+        else:
+            return
+        while len(self._states) > kept:
+            self._states.popitem(last=False)
+
     def disown(self, owner: int) -> None:
         """The session with this serial is gone."""
         self._states.pop(owner, None)
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._compiler is not None:
+            self._compiler.close()

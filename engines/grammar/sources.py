@@ -4,62 +4,72 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any
-
-import xgrammar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from engines.grammar.errors import GrammarError
 from engines.grammar.layouts import layout
 from engines.grammar.limits import MAX_SCHEMA_SECONDS, check_repetition, time_limit
 from engines.grammar.schema_ebnf import literal, schema_ebnf
-from protocol.messages import Grammar
+
+if TYPE_CHECKING:  # reading a grammar takes no xgrammar, which imports torch
+    import xgrammar
 
 MAX_CHARS = {"json_schema": 262_144, "structural_tag": 1_048_576, "choice": 262_144, "regex": 8_192, "grammar": 65_536}
 MAX_CHOICES = 8_192
 MAX_JSON_DEPTH = 200
 
-Build = Callable[[], xgrammar.CompiledGrammar]
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What xgrammar compiles. `kind`: `ebnf`, `regex`, or `tag` (a structural tag's JSON)."""
+
+    kind: str
+    text: str
 
 
-def builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler) -> Build:
-    """Reads and checks; what is returned compiles. Raises GrammarError.
+def compiled(source: Source, compiler: xgrammar.GrammarCompiler) -> xgrammar.CompiledGrammar:
+    """Raises what xgrammar raises."""
+    match source.kind:
+        case "regex":
+            return compiler.compile_regex(source.text)
+        case "tag":
+            return compiler.compile_structural_tag(source.text)
+    return compiler.compile_grammar(source.text)
+
+
+def read(grammar_type: str, value: str) -> Source:
+    """Reads and checks a grammar. Raises GrammarError.
 
     json_object takes no value. json_schema's is a schema, choice's a JSON list of strings, regex's a pattern that the
     whole text matches, grammar's an EBNF in llama.cpp's notation with a rule `root`, structural_tag's xgrammar's JSON.
     """
     with time_limit(MAX_SCHEMA_SECONDS):
-        return _builder(grammar, compiler)
+        return _read(grammar_type, value)
 
 
-def _builder(grammar: Grammar, compiler: xgrammar.GrammarCompiler) -> Build:
-    value = grammar.value
-    limit = MAX_CHARS.get(grammar.type)
+def _read(grammar_type: str, value: str) -> Source:
+    limit = MAX_CHARS.get(grammar_type)
     if limit is not None and len(value) > limit:
-        raise GrammarError(f"a {grammar.type} may have at most {limit} characters, this one has {len(value)}")
+        raise GrammarError(f"a {grammar_type} may have at most {limit} characters, this one has {len(value)}")
     if "\0" in value:
         raise GrammarError("must not contain the character U+0000")
-    match grammar.type:
+    match grammar_type:
         case "json_object":
-            any_object = schema_ebnf({"type": "object"})
-            return lambda: compiler.compile_grammar(any_object)
+            return Source("ebnf", schema_ebnf({"type": "object"}))
         case "json_schema":
-            schema = schema_ebnf(_load(value, "the JSON schema"))
-            return lambda: compiler.compile_grammar(schema)
+            return Source("ebnf", schema_ebnf(_load(value, "the JSON schema")))
         case "choice":
-            ebnf = _choice(_load(value, "choice"))
-            return lambda: compiler.compile_grammar(ebnf)
+            return Source("ebnf", _choice(_load(value, "choice")))
         case "regex":
             if not value:
                 raise GrammarError("a regex must not be empty")
             check_repetition(value, ebnf=False)
-            return lambda: compiler.compile_regex(value)
-        case "grammar":
-            check_repetition(value, ebnf=True)
-            return lambda: compiler.compile_grammar(value)
+            return Source("regex", value)
         case "structural_tag":
-            tag = _structural_tag(_load(value, "the structural tag"))
-            return lambda: compiler.compile_structural_tag(tag)
+            return Source("tag", _structural_tag(_load(value, "the structural tag")))
+    check_repetition(value, ebnf=True)
+    return Source("ebnf", value)
 
 
 def _load(text: str, what: str) -> Any:

@@ -46,6 +46,11 @@ class GrammarState:
         self._ended = 0  # how many of _tokens are stop tokens that the matcher did not need to see
 
     @property
+    def compiled(self) -> CompiledGrammar:
+        """What it was made from."""
+        return self._compiled
+
+    @property
     def token_ids(self) -> list[int]:
         """The tokens accepted so far."""
         return list(self._tokens)

@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 from engines.grammar.automata import And, Atom, Automaton, Expr, Language, Or, build, matches
 from engines.grammar.charsets import ANY, CharSet
+from engines.grammar.errors import GrammarError
 from engines.grammar.formats import FORMATS
 from engines.grammar.regex_language import RegexLanguage
 from engines.grammar.regex_syntax import Alt, literal, parse
@@ -79,11 +80,31 @@ def string_automaton(expr: Expr) -> Automaton:
     rest = tuple(part for part in expr.parts if part not in tops) if isinstance(expr, And) else ()
     if tops and any(not isinstance(part, Atom) or part.kind in ("pattern", "format") for part in rest):
         most = min(int(str(part.value)) for part in tops)
-        states = len(string_automaton(And(rest)).edges)
-        if states * most > MAX_COUNTED_STATES:
-            most = min(most, max(1, MAX_COUNTED_STATES // max(1, states)))
+        free = string_automaton(And(rest))
+        states = len(free.edges)
+        if states * most > MAX_COUNTED_STATES and states:
+            shortest = _shortest(free)
+            if shortest > most:
+                return Automaton((), frozenset())
+            counted = MAX_COUNTED_STATES // states
+            if shortest > counted:
+                raise GrammarError(
+                    f"asks for strings of {shortest} characters or more, counted up to {most}: "
+                    f"that takes too large an automaton; lower the lengths or leave out maxLength"
+                )
+            most = min(most, counted)
         return build(And((*rest, Atom("most", most))), string_language)
     return build(expr, string_language)
+
+
+def _shortest(automaton: Automaton) -> int:
+    """How many characters the shortest text has; there is one."""
+    length, reached, level = 0, {0}, {0}
+    while automaton.accepting.isdisjoint(level):
+        level = {target for state in level for target in automaton.edges[state]} - reached
+        reached |= level
+        length += 1
+    return length
 
 
 def _is_most(expr: Expr) -> TypeGuard[Atom]:

@@ -7,18 +7,16 @@ import inspect
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from engines.errors import ModelError
+from engines.memory import free_host_bytes, gib
 from engines.models import weight_files
 from engines.torch.kv_cache import CacheShape, LayerShape
 from engines.torch.recurrent import SNAPSHOTS
 from engines.torch.support import attention_layers, recurrent_layers
-
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_bytes(device: torch.device) -> int:
@@ -26,13 +24,7 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return int(free)
-    free = int(psutil.virtual_memory().available)
-    try:
-        limit = (_CGROUP / "memory.max").read_text().strip()
-        used = int((_CGROUP / "memory.current").read_text())
-    except (OSError, ValueError):
-        return free
-    return free if limit == "max" else min(free, int(limit) - used)
+    return free_host_bytes()
 
 
 def weight_bytes(folder: Path, dtype: torch.dtype) -> int:
@@ -120,7 +112,7 @@ def slots_within(budget: int, shape: CacheShape, slot_length: int, dtype: torch.
     per_slot = slot_length * shape.bytes_per_token(dtype) + states
     if per_slot > budget:
         raise ModelError(
-            f"{_gib(budget)} hold no keys and values of {slot_length} tokens, which take {_gib(per_slot)}; "
+            f"{gib(budget)} hold no keys and values of {slot_length} tokens, which take {gib(per_slot)}; "
             "give more memory or a shorter context length"
         )
     return budget // per_slot
@@ -144,13 +136,9 @@ def check_fits(
     cache = num_slots * slot_length * per_token
     free = free_bytes(device)
     if weights + cache + num_slots * states > free:
-        kept = f", {_gib(num_slots * states)} for recurrent states ({num_slots} × {states:,} B)" if states else ""
+        kept = f", {gib(num_slots * states)} for recurrent states ({num_slots} × {states:,} B)" if states else ""
         raise ModelError(
-            f"does not fit on {device}: {_gib(weights)} of weights and {_gib(cache)} for keys and values "
-            f"({num_slots} sessions × {slot_length} tokens × {per_token:,} B){kept}, {_gib(free)} free; "
+            f"does not fit on {device}: {gib(weights)} of weights and {gib(cache)} for keys and values "
+            f"({num_slots} sessions × {slot_length} tokens × {per_token:,} B){kept}, {gib(free)} free; "
             "lower the number of sessions or the context length, or choose a smaller dtype"
         )
-
-
-def _gib(size: int) -> str:
-    return f"{size / 2**30:.2f} GiB"

@@ -53,7 +53,7 @@ def load_engine(
         slot_length=_slot_length(config, files),
         device=config.device,
         dtype=config.dtype,
-        batch_invariant=config.batch_invariant,
+        batch_invariant=bool(config.batch_invariant),
         prefill_chunk_tokens=config.prefill_chunk_tokens,
         allow_pickle_weights=config.allow_pickle_weights,
     )

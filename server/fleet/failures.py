@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from protocol.errors import WireError
+from protocol import errors as wire
+from protocol.errors import ErrorDetail, WireError
+
+_REFUSALS: dict[str, type[WireError]] = {
+    error.code: error for error in (wire.BadRequest, wire.Unsupported, wire.ContextTooLong)
+}
 
 REASONS = (
     "connect", "cut", "closed", "timeout", "bad_answer", "busy", "error", "not_ready", "refused", "unauthorized",
@@ -69,3 +74,20 @@ class Refused(WorkerFailure):
     def __init__(self, error: WireError) -> None:
         super().__init__("refused", error.message)
         self.error = error
+
+
+def failure_of(status: int, detail: ErrorDetail, where: str = "", retry_after: float = 1.0) -> WorkerFailure:
+    """What a worker's error means to who called it; `where` says which call, `retry_after` is the worker's wish."""
+    code, message = detail.code, detail.message[:500]
+    text = f"{where}: {message}" if where else message
+    if status == 409:
+        return SessionLost(code if code in ("context_mismatch", "stale_round") else "conflict", text)
+    if status == 429:
+        return Busy(text, retry_after)
+    if status == 408:
+        return TooLate(text)
+    if status in (400, 413, 422):
+        return Refused(_REFUSALS.get(code, wire.BadRequest)(message, detail.field))
+    if status in (401, 403):
+        return WorkerFailure("unauthorized", f"{where}: the worker does not accept this gateway's token")
+    return WorkerFailure("not_ready" if code == "not_ready" else "error", text)

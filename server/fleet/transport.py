@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from protocol import errors as wire
 from protocol.messages import Ready
-from server.fleet.failures import BadAnswer, Busy, Refused, SessionLost, TooLate, WorkerFailure, WorkerUnreachable
+from server.fleet.failures import BadAnswer, TooLate, WorkerFailure, WorkerUnreachable, failure_of
 from serving.request_id import HEADER as REQUEST_ID_HEADER
 from serving.request_id import REQUEST_ID
 
@@ -25,9 +25,6 @@ from serving.request_id import REQUEST_ID
 _KEEP_ALIVE_SECONDS = 4.0
 _MAX_ERROR_BYTES = 65_536
 _MAX_RETRY_AFTER = 60.0
-_REFUSALS: dict[str, type[wire.WireError]] = {
-    error.code: error for error in (wire.BadRequest, wire.Unsupported, wire.ContextTooLong)
-}
 
 
 class Transport:
@@ -151,26 +148,14 @@ async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
 async def _refusal(response: aiohttp.ClientResponse, where: str) -> WorkerFailure:
     """The failure that an unsuccessful answer means."""
     status = response.status
-    code, message, field = f"http_{status}", f"status {status}", None
+    detail = wire.ErrorDetail(code=f"http_{status}", message=f"status {status}")
     with suppress(ValidationError, BadAnswer):
         body = await _read(response, _MAX_ERROR_BYTES)
         if response.url.path == "/ready":
-            code, message = "not_ready", Ready.model_validate_json(body).detail
+            detail = wire.ErrorDetail(code="not_ready", message=Ready.model_validate_json(body).detail)
         else:
             detail = wire.ErrorBody.model_validate_json(body).error
-            code, message, field = detail.code, detail.message, detail.field
-    text = f"{where}: {message[:500]}"
-    if status == 409:
-        return SessionLost(code if code in ("context_mismatch", "stale_round") else "conflict", text)
-    if status == 429:
-        return Busy(text, _retry_after(response.headers.get("Retry-After")))
-    if status == 408:
-        return TooLate(text)
-    if status in (400, 413, 422):
-        return Refused(_REFUSALS.get(code, wire.BadRequest)(message[:500], field))
-    if status in (401, 403):
-        return WorkerFailure("unauthorized", f"{where}: the worker does not accept this gateway's token")
-    return WorkerFailure("not_ready" if code == "not_ready" else "error", text)
+    return failure_of(status, detail, where, _retry_after(response.headers.get("Retry-After")))
 
 
 def _retry_after(header: str | None) -> float:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from basics.breaker import Breaker
 from protocol.messages import ModelInfo, TokenizerInfo
-from server.fleet.client import WorkerClient
+from server.fleet.calls import WorkerCalls
 from server.fleet.failures import Busy, Refused, SessionLost, WorkerFailure
 from server.fleet.metrics import FleetMetrics
 from server.fleet.times import DraftTimes, StepTimes
@@ -32,7 +32,7 @@ class Worker:
     `streams` counts the requests that use it now; the times are those of all of them.
     """
 
-    def __init__(self, role: Role, client: WorkerClient, breaker: Breaker, metrics: FleetMetrics) -> None:
+    def __init__(self, role: Role, client: WorkerCalls, breaker: Breaker, metrics: FleetMetrics) -> None:
         self.role: Role = role
         self.client = client
         self.breaker = breaker

@@ -29,12 +29,22 @@ class VocabularyCheck:
         return None
 
     def _own_fingerprint(self) -> str:
-        from transformers import AutoTokenizer
+        """By the file that the draft worker reads too (engines.tokenizer.load_tokenizer), where the model has it."""
+        from transformers import AutoTokenizer, PreTrainedTokenizerFast
+        from transformers.utils import cached_file
 
         from engines.tokenizer import fingerprint_vocabulary
 
         config = self._model_config
-        tokenizer = AutoTokenizer.from_pretrained(
-            config.tokenizer, revision=config.tokenizer_revision, trust_remote_code=config.trust_remote_code
+        name, revision = config.tokenizer, config.tokenizer_revision
+        file = cached_file(
+            name,
+            "tokenizer.json",
+            revision=revision,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
         )
+        loader = AutoTokenizer if file is None else PreTrainedTokenizerFast
+        trusted = {} if file is not None else {"trust_remote_code": config.trust_remote_code}
+        tokenizer = loader.from_pretrained(name, revision=revision, **trusted)
         return fingerprint_vocabulary(tokenizer.get_vocab())

@@ -15,6 +15,7 @@ from tokenizers import Tokenizer
 from engines.grammar.bitmask import unpack
 from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.errors import GrammarError
+from engines.grammar.schema_ebnf import schema_ebnf
 from engines.grammar.state import GrammarState
 from protocol.messages import Grammar
 from tests.engines.grammar import schemas
@@ -149,3 +150,22 @@ def test_verdicts(
 
     assert [value for value in good if not fits(value)] == []
     assert [value for value in bad if fits(value)] == []
+
+
+def test_a_length_that_cannot_be_counted_is_not_called_empty() -> None:
+    long = {"type": "string", "format": "uri", "minLength": 130, "maxLength": 2083}
+    with pytest.raises(GrammarError, match=r"\$ asks for strings of 13[0-9] characters or more"):
+        schema_ebnf(long)
+    with pytest.raises(GrammarError, match="matches no text"):
+        schema_ebnf({"type": "string", "pattern": "^[a-z]{12,}$", "maxLength": 11})
+
+
+def test_strings_of_several_lengths_share_what_is_counted() -> None:
+    one = schema_ebnf({"type": "object", "properties": {"a": {"type": "string", "maxLength": 90}}})
+    many = schema_ebnf(
+        {
+            "type": "object",
+            "properties": {n: {"type": "string", "maxLength": 80 + i} for i, n in enumerate("abcdefghijk")},
+        }
+    )
+    assert len(many.splitlines()) < len(one.splitlines()) + 60

@@ -1,0 +1,59 @@
+"""From a draft worker's settings to its service, for the HTTP app and for whoever serves it without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from basics.names import LOOKUP
+from config.workers import DraftWorkerConfig
+from draft_worker.engine import DraftEngine
+from draft_worker.grammars import SessionGrammars, load_vocabulary
+from draft_worker.metrics import DraftMetrics, memory_counters, memory_gauges
+from draft_worker.service import DraftService
+from engines.table import adapter
+from worker.metrics import session_counters, session_gauges
+
+LoadDrafter = Callable[[Callable[[str], None]], DraftEngine]
+
+
+def load_service(
+    config: DraftWorkerConfig,
+    metrics: DraftMetrics,
+    progress: Callable[[str], None],
+    on_death: Callable[[str], None],
+    load: LoadDrafter | None = None,
+) -> DraftService:
+    """Load the configured model, if it drafts with one, or what `load(progress)` returns; show its state in `metrics`.
+
+    `on_death(reason)` is called, from any thread, if the engine failed later. Raises engines.errors.ModelError.
+    """
+    engine: DraftEngine | None = None
+    if load is not None:
+        engine = load(progress)
+    elif config.model != LOOKUP:
+        engine = _load(config, metrics, progress, on_death)
+    service = DraftService(engine, config, metrics, _grammars(config) if engine is None else None)
+    gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
+    if engine is not None:
+        gauges += engine.gauges()
+        counters += engine.counters()
+    if (memory := service.memory) is not None:
+        gauges = [*gauges, *memory_gauges(memory)]
+        counters = [*counters, *memory_counters(memory)]
+    metrics.loaded(service.info, gauges, counters)
+    return service
+
+
+def _grammars(config: DraftWorkerConfig) -> SessionGrammars | None:
+    return SessionGrammars(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
+
+
+def _load(
+    config: DraftWorkerConfig,
+    metrics: DraftMetrics,
+    progress: Callable[[str], None],
+    on_death: Callable[[str], None],
+) -> DraftEngine:
+    engine: DraftEngine = adapter("draft_worker", config).load_drafter(config, metrics, progress, on_death)
+    return engine

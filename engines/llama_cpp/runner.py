@@ -1,0 +1,143 @@
+"""llama.cpp behind the loop: slots are sequence ids, a tree is one batch of several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from engines.llama_cpp.batch import FlatBatch
+from engines.llama_cpp.cells import Cells
+from engines.llama_cpp.context import Context
+from engines.runtime.rows import Row, check_path, check_rows, paths
+
+
+class Runner:
+    """A ModelRunner (engines/runtime/runner.py) over one llama.cpp context, whose cells must hold all slots and a pass.
+
+    `ordered`: keep every sequence's cells in order, for the same bits whatever happened before
+    (engines.llama_cpp.cells).
+    """
+
+    def __init__(self, context: Context, num_slots: int, slot_length: int, *, ordered: bool = True) -> None:
+        if num_slots < 1 or slot_length < 1:
+            raise ValueError("num_slots and slot_length must be at least 1")
+        self.num_slots = num_slots
+        self.slot_length = slot_length
+        self.context = context
+        self.cells = Cells(context, num_slots, ordered=ordered)
+        self._api: Any = context.api
+        self._trees: dict[int, tuple[Row, dict[int, int]]] = {}
+
+    @property
+    def vocab_size(self) -> int:
+        return self.context.model.num_ids
+
+    def forward(self, rows: Sequence[Row]) -> list[Tensor]:
+        """One pass (engines.runtime.runner.ModelRunner.forward). Logits are views of llama.cpp's own buffer.
+
+        Raises:
+            ValueError: if a row does not fit, or begins behind what its slot holds.
+            RuntimeError: where llama.cpp can't compute it.
+        """
+        check_rows(rows, self.num_slots, self.slot_length, self.vocab_size)
+        self._drop_trees()
+        for row in rows:
+            if row.token_ids and row.start > self.cells.lengths[row.slot]:
+                held = self.cells.lengths[row.slot]
+                raise ValueError(f"slot {row.slot} holds {held} tokens: nothing can follow at {row.start}")
+            self.cells.cut(row.slot, row.start)
+        self.cells.make_room(sum(len(row.token_ids) for row in rows))
+        batch = FlatBatch()
+        try:
+            for row in rows:
+                batch.add(row, self._sequences(row))
+            logits = self._decode(batch)
+        except Exception:
+            self._recover(rows)
+            raise
+        for row in rows:
+            if row.parents is None and row.token_ids:
+                self.cells.lengths[row.slot] = row.start + len(row.token_ids)
+        counts = [len(row.token_ids) - row.logits_from for row in rows]
+        return list(torch.split(torch.from_numpy(logits), counts))
+
+    def commit(self, slot: int, start: int, path: Sequence[int]) -> None:
+        """Keep part of the latest pass's tree (engines.runtime.runner.ModelRunner.commit). Raises ValueError."""
+        if not path:
+            return
+        if slot not in self._trees:
+            raise ValueError(f"the latest pass fed no tree to slot {slot}")
+        row, branch_of = self._trees[slot]
+        check_path(row, start, path)
+        self.cells.share(branch_of[path[-1]], slot, start, start + len(path))
+        self.cells.lengths[slot] = start + len(path)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Make the first `length` positions of slot `target` those of `source`: they share cells."""
+        if source == target:
+            self.cells.cut(target, length)
+            return
+        if length > self.cells.lengths[source]:
+            raise ValueError(f"slot {source} holds {self.cells.lengths[source]} tokens, not {length}")
+        self.cells.cut(target, 0)
+        self.cells.share(source, target, 0, length)
+        self.cells.lengths[target] = length
+
+    def _sequences(self, row: Row) -> list[list[int]]:
+        """The sequences of each of a row's tokens. A tree has one for every leaf, which begins with the slot's own."""
+        if row.parents is None:
+            return [[row.slot]] * len(row.token_ids)
+        taken = {sequence for _, branch_of in self._trees.values() for sequence in branch_of.values()}
+        free = (sequence for sequence in self.cells.branches() if sequence not in taken)
+        sequences: list[list[int]] = [[] for _ in row.token_ids]
+        branch_of: dict[int, int] = {}
+        self._trees[row.slot] = (row, branch_of)
+        for path in paths(row.parents):
+            branch = next(free, None)
+            if branch is None:
+                raise ValueError("a pass has more branches than llama.cpp has sequences for")
+            for node in path:
+                sequences[node].append(branch)
+                branch_of[node] = branch
+            self.cells.share(row.slot, branch, 0, row.start)
+        return sequences
+
+    def _decode(self, batch: FlatBatch) -> NDArray[np.float32]:
+        found: list[NDArray[np.float32]] = []
+        pieces = list(batch.pieces(self._api, self.context.pass_tokens))
+        for piece, wanted in pieces:
+            self.cells.fed(piece.n_tokens)
+            code = self._api.llama_decode(self.context.pointer, piece)
+            if code != 0:
+                reason = self.context.model.library.log.reason()
+                raise RuntimeError(f"llama_decode returned {code} for {piece.n_tokens} tokens: {reason}")
+            if not wanted:
+                continue
+            pointer = self._api.llama_get_logits(self.context.pointer)
+            view = np.ctypeslib.as_array(pointer, (wanted, self.vocab_size))
+            found.append(view if len(pieces) == 1 else view.copy())
+        if len(found) == 1:
+            return found[0]
+        return np.concatenate(found) if found else np.empty((0, self.vocab_size), dtype=np.float32)
+
+    def _drop_trees(self) -> None:
+        """The branches of the latest pass are nobody's any more, but for what was committed."""
+        for row, branch_of in self._trees.values():
+            for branch in set(branch_of.values()):
+                self._leave(branch, row.start)
+        self._trees = {}
+
+    def _leave(self, branch: int, start: int) -> None:
+        self.cells.give_up(branch, start)
+        self._api.llama_memory_seq_rm(self.context.memory, branch, -1, -1)
+
+    def _recover(self, rows: Sequence[Row]) -> None:
+        """After a pass that failed half-way: slots hold what they held before it."""
+        self._drop_trees()
+        for row in rows:
+            self.cells.give_up(row.slot, row.start)

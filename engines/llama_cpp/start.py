@@ -1,0 +1,170 @@
+"""From a worker's settings to a running model of the llama.cpp engine."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+from config.workers import WorkerConfig
+from engines.errors import BatchInvarianceError, ModelError
+from engines.gguf.tokenizer import build_tokenizer, stop_ids
+from engines.llama_cpp.context import Context, LoadedGguf, Options
+from engines.llama_cpp.exact import exact_options, self_check
+from engines.llama_cpp.files import GgufFile, bytes_per_token, check_memory, find_gguf
+from engines.llama_cpp.library import Library, library
+from engines.llama_cpp.runner import Runner
+from engines.llama_cpp.vocabulary import check_tokenizer
+from engines.models import ModelFiles
+from engines.runtime.engine import LoadedModel, LoopEngine, start_engine
+from engines.runtime.passes import PassReport
+from engines.tokenizer import special_token_ids, tokenizer_info
+from protocol.messages import Capabilities
+
+logger = logging.getLogger(__name__)
+
+LONGEST_DEFAULT_CONTEXT = 8192
+PASS_TOKENS = 2048
+SPARE_CELLS = 1024
+"""Beyond what slots and a pass need, for what was given up and is not yet free again."""
+MOST_SLOTS = 128
+
+
+def load_engine(
+    config: WorkerConfig,
+    role: Literal["draft", "target"],
+    capabilities: Capabilities,
+    on_pass: Callable[[PassReport], None],
+    on_death: Callable[[str], None],
+    progress: Callable[[str], None],
+) -> LoopEngine:
+    """Find, load and start the configured GGUF model (see engines.table.load_engine). Raises ModelError."""
+    progress(f"looking for {config.model}")
+    found = find_gguf(config.model, progress)
+    lib = library()
+    progress(f"loading {found.id}")
+    runner, options, exact = load_runner(lib, found, config)
+    model = runner.context.model
+    try:
+        tokenizer = build_tokenizer(found.metadata, found.architecture)
+        stops = stop_ids(found.metadata, model.num_ids)
+    except ModelError as error:
+        raise ModelError(f"{found.file.name}: {error}") from error
+    check_tokenizer(model, tokenizer, found.file.name)
+    files = ModelFiles(found.id, found.file.parent)
+    loaded = LoadedModel(
+        id=found.id,
+        engine="llama_cpp",
+        dtype=model.file_type,
+        device="gpu" if _offloads(lib, config) else "cpu",
+        fingerprint=_fingerprint(lib, found, options, exact),
+        runner=runner,
+        tokenizer=tokenizer_info(
+            files, tokenizer, stop_ids=stops, logits_size=runner.vocab_size, context_length=runner.slot_length
+        ),
+        special_token_ids=special_token_ids(tokenizer),
+        batch_invariant=exact,
+    )
+    return start_engine(loaded, config, role, capabilities, on_pass, on_death, progress)
+
+
+def load_runner(lib: Library, found: GgufFile, config: WorkerConfig) -> tuple[Runner, Options, bool]:
+    """The model ready to run, how, and whether in bitwise mode: asked for, or (batch_invariant None) where it holds.
+
+    Raises:
+        ModelError: for what can't be loaded, does not fit or is not supported.
+    """
+    wanted = config.batch_invariant
+    plain = _options(config, found)
+    if wanted is not False:
+        try:
+            options = exact_options(plain)
+            return *_try(lib, found, config, options, exact=True), True
+        except BatchInvarianceError as error:
+            if wanted:
+                raise BatchInvarianceError(f"{found.file.name}: {error}") from error
+            logger.warning("%s: %s; its texts may depend on what else is in a pass", found.id, error)
+    return *_try(lib, found, config, plain, exact=False), False
+
+
+def _try(
+    lib: Library, found: GgufFile, config: WorkerConfig, options: Options, *, exact: bool
+) -> tuple[Runner, Options]:
+    model = LoadedGguf(lib, found.file, options)
+    context: Context | None = None
+    try:
+        unserved = model.unserved()
+        if unserved is not None:
+            raise ModelError(f"{found.file.name} {unserved}")
+        length = min(model.context_length, LONGEST_DEFAULT_CONTEXT)
+        if config.context_length is not None:
+            length = config.context_length
+        if length > model.context_length:
+            raise ModelError(
+                f"{found.file.name}: a context length of {length} exceeds the model's {model.context_length}"
+            )
+        slots = _slots(config, found, options, length)
+        cells = slots * length + PASS_TOKENS + SPARE_CELLS
+        check_memory(found, cells, options.type_k, options.type_v, on_host=not _offloads(lib, config))
+        options = replace(options, cells=cells)
+        context = Context(model, options)
+        runner = Runner(context, slots, length, ordered=exact)
+        if exact:
+            self_check(runner, config.prefill_chunk_tokens)
+            runner.cells.forget_all()
+    except BaseException:
+        if context is not None:
+            context.close()
+        model.close()
+        raise
+    return runner, options
+
+
+def _options(config: WorkerConfig, found: GgufFile) -> Options:
+    return Options(
+        threads=config.threads or available_cores(),
+        cells=0,
+        pass_tokens=PASS_TOKENS,
+        gpu_layers=-1 if config.gpu_layers is None else config.gpu_layers,
+        type_k=config.cache_type_k,
+        type_v=config.cache_type_v,
+        flash_attention=config.flash_attn,
+        mmap=config.mmap,
+    )
+
+
+def _slots(config: WorkerConfig, found: GgufFile, options: Options, length: int) -> int:
+    slots = config.slots
+    if config.memory_gb is not None:
+        slots = int(config.memory_gb * 2**30) // (length * bytes_per_token(found, options.type_k, options.type_v))
+        if slots < 1:
+            raise ModelError(
+                f"{found.file.name}: {config.memory_gb} GiB hold no keys and values of {length} tokens; "
+                "give more memory or a shorter context length"
+            )
+        slots = min(slots, MOST_SLOTS)
+    if slots > MOST_SLOTS:
+        raise ModelError(f"engine llama_cpp has at most {MOST_SLOTS} slots (now {slots}): the others are for branches")
+    return slots
+
+
+def available_cores() -> int:
+    """Cores that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
+
+
+def _offloads(lib: Library, config: WorkerConfig) -> bool:
+    return bool(lib.api.llama_supports_gpu_offload()) and config.gpu_layers != 0
+
+
+def _fingerprint(lib: Library, found: GgufFile, options: Options, exact: bool) -> str:
+    facts: list[Any] = [
+        f"llama-cpp-python-{lib.version}", lib.system, options.type_k, options.type_v, options.flash_attention,
+        options.extra_buffers, options.gpu_layers, exact, "" if exact else options.threads,
+    ]  # fmt: skip
+    return found.fingerprint(*map(str, facts))

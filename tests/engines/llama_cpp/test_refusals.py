@@ -1,0 +1,111 @@
+"""What is no model that llama.cpp can serve: one sentence that names the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from config.workers import TargetWorkerConfig
+from engines.errors import ModelError
+from engines.llama_cpp import files, library, start
+from engines.llama_cpp.start import load_engine
+from engines.runtime.engine import LoopEngine
+from target_worker.engine import capabilities
+from target_worker.strategies import STRATEGIES
+from testing.tiny_models import make_tiny_model
+from tests.engines.llama_cpp.tiny_gguf import as_gguf, tiny_gguf
+
+
+def load(model: Path | str, **settings: Any) -> LoopEngine:
+    config = TargetWorkerConfig(**{"engine": "llama_cpp", "model": str(model), "context_length": 64, **settings})
+    able = capabilities(config, list(STRATEGIES))
+    return load_engine(config, "target", able, lambda report: None, lambda reason: None, lambda message: None)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_gguf(tmp_path_factory.mktemp("gguf"))
+
+
+def test_truncated_anywhere(file: Path, tmp_path: Path) -> None:
+    data = file.read_bytes()
+    for part in (3, 20, 500, len(data) // 2, len(data) - 1):
+        short = tmp_path / "short.gguf"
+        short.write_bytes(data[:part])
+        with pytest.raises(ModelError, match=r"short\.gguf is (cut short|damaged|no GGUF)"):
+            load(short)
+
+
+def test_not_a_gguf(tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"PK" * 500)
+    with pytest.raises(ModelError, match=r"other\.gguf is no GGUF file"):
+        load(other)
+    with pytest.raises(ModelError, match="no such file"):
+        load(tmp_path / "missing.gguf")
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"general.type": "adapter"}, "LoRA"),
+        ({"general.type": "mmproj"}, "projector"),
+        ({"general.architecture": "clip"}, "projector"),
+        ({"general.architecture": "quux"}, "quux"),
+        ({"tokenizer.ggml.pre": "unheard-of"}, "unheard-of"),
+    ],
+)
+def test_what_is_not_served(tmp_path: Path, keys: dict[str, Any], message: str) -> None:
+    folder = make_tiny_model(tmp_path / "model", hidden=64)
+    wrong = as_gguf(folder, tmp_path / "wrong.gguf", **keys)
+    with pytest.raises(ModelError, match=message) as caught:
+        load(wrong)
+    assert "wrong.gguf" in str(caught.value)
+
+
+def test_too_little_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "free_host_bytes", lambda: 2**12)
+    with pytest.raises(ModelError, match=r"tiny-Q4_1\.gguf does not fit: .* GiB free"):
+        load(file)
+
+
+def test_a_context_longer_than_the_models(file: Path) -> None:
+    with pytest.raises(ModelError, match="exceeds the model's 512"):
+        load(file, context_length=600)
+
+
+def test_a_tokenizer_that_differs_from_llama_cpps(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By merges that are lost on the way."""
+    real = start.build_tokenizer
+
+    def other(metadata: Any, arch: str) -> Any:
+        metadata._values["tokenizer.ggml.merges"] = metadata._values["tokenizer.ggml.merges"][:20]
+        return real(metadata, arch)
+
+    monkeypatch.setattr(start, "build_tokenizer", other)
+    with pytest.raises(ModelError, match=r"tiny-Q4_1\.gguf: its tokenizer .* differ on"):
+        load(file)
+
+
+def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
+    with pytest.raises(ModelError, match=r"pip install 'tandem\[llama-cpp\]'"):
+        library.check_installed()
+
+
+def test_vocabulary_is_the_same_as_that_of_safetensors(tmp_path: Path) -> None:
+    """Rows of logits beyond the tokenizer's ids are [PAD…] in GGUF; they are no tokens."""
+    from engines.models import ModelFiles
+    from engines.tokenizer import load_tokenizer, vocabulary_of
+
+    folder = make_tiny_model(tmp_path / "model", hidden=64, vocabulary=416)
+    engine = load(as_gguf(folder, tmp_path / "padded.gguf"))
+    try:
+        files_of = ModelFiles("tiny", folder)
+        assert engine.info.vocabulary == vocabulary_of(load_tokenizer(files_of), 416)
+        assert engine.info.vocabulary.size < 416
+        assert engine.info.capabilities.batch_invariant
+    finally:
+        engine.close(0)
