@@ -83,7 +83,9 @@ class GatewayConfig(BaseModel):
     )
 
     # Speculation, unless a request says otherwise.
-    draft_model: str | None = Field(default=None, description="default drafter; none: the draft worker's own")
+    draft_model: str | None = Field(
+        default=None, description="default drafter; none, or auto: the draft worker chooses, round by round"
+    )
     draft_tokens: int | None = Field(
         default=None,
         ge=1,

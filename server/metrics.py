@@ -195,8 +195,10 @@ class SequenceMetrics:
             labels = pair, _ = metrics.pair_label(round.pair), metrics.source_label(round.source)
             accepted = choice.counts.step_accepted[-1]
             metrics.drafts.labels(*labels).inc()
-            metrics.draft_tokens.labels(*labels).inc(round.num_drafted)
-            metrics.accepted.labels(*labels).inc(accepted)
+            for part, drafted, kept_of_it in round.by_source(accepted):
+                by_drafter = pair, metrics.source_label(part)
+                metrics.draft_tokens.labels(*by_drafter).inc(drafted)
+                metrics.accepted.labels(*by_drafter).inc(kept_of_it)
             for position in range(round.num_drafted):  # one that was not accepted too, so that it starts at 0
                 metrics.accepted_per_pos.labels(pair, position).inc(position < accepted)
         if choice.finish_reason is not None:

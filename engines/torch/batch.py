@@ -45,7 +45,8 @@ class BatchBuilder:
         self._bucket = bucket
         self.padding = Padding()
 
-    def build(self, rows: Sequence[Row]) -> Batch:
+    def build(self, rows: Sequence[Row], reach: int | None = None) -> Batch:
+        """With a token more, which nobody sees, at position `reach`, if that is given."""
         ids: list[int] = []
         positions: list[int] = []
         wanted: list[int] = []
@@ -68,6 +69,9 @@ class BatchBuilder:
                 segments.extend(self._tree(row.slot, row.start, offset, row.parents))
             wanted.extend(range(offset + row.logits_from, offset + count))
             kept.append(count - row.logits_from)
+        if reach is not None:
+            ids.append(ids[-1])
+            positions.append(reach)
         missing = self.padding.rows(len(ids)) - len(ids)
         ids.extend(ids[-1:] * missing)
         positions.extend(positions[-1:] * missing)

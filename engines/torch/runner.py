@@ -13,9 +13,10 @@ from engines.runtime.rows import Row, check_path, check_rows
 from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
 from engines.torch.kv_cache import CacheShape, KeyValueCache, LayerShape
+from engines.torch.long_rope import LongRope
 from engines.torch.padding import Padding
 from engines.torch.recurrent import RecurrentLayers, recurrent_modules
-from engines.torch.support import attention_layers, layer_window, recurrent_layers
+from engines.torch.support import attention_layers, changing_length, layer_window, recurrent_layers
 
 __all__ = ["Row", "Runner"]
 
@@ -57,7 +58,11 @@ class Runner:
         padded_length = -(-slot_length // bucket) * bucket
         self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
         self._builder = BatchBuilder(self.cache, slot_length, bucket=bucket)
-        self._latest: Batch | None = None
+        self._latest: dict[int, Batch] = {}
+        first = changing_length(model.config)
+        self._long_rope: LongRope | None = None
+        if first is not None and first < slot_length:
+            self._long_rope = LongRope(self._forward, first, num_slots)
 
     @property
     def padding(self) -> Padding:
@@ -77,9 +82,11 @@ class Runner:
             ValueError: if a row does not fit (engines.runtime.rows.check_rows).
         """
         self.check(rows)
-        self._latest = None
+        self._latest = {}
         if self._recurrent is not None:
             return self._forward_recurrent(self._recurrent, rows)
+        if self._long_rope is not None:
+            return self._long_rope.forward(rows)
         return self._forward(rows)
 
     @property
@@ -91,13 +98,18 @@ class Runner:
         """Bytes of recurrent states that the slots hold now, snapshots included."""
         return self._recurrent.bytes() if self._recurrent is not None else 0
 
-    def _forward(self, rows: Sequence[Row]) -> list[Tensor]:
+    @property
+    def takes_chains(self) -> bool:
+        """Whether static passes (engines/torch/chains.py) compute what this model's own do."""
+        return self._is_plain and self._recurrent is None and self._long_rope is None
+
+    def _forward(self, rows: Sequence[Row], reach: int | None = None) -> list[Tensor]:
         if not any(row.token_ids for row in rows):
             empty = torch.empty(0, self.vocab_size, device=self.device)
             return [empty for _ in rows]
-        batch = self._builder.build(rows)
+        batch = self._builder.build(rows, reach)
         logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, batch.attention)
-        self._latest = batch
+        self._latest.update(dict.fromkeys(batch.trees, batch))
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
 
     @torch.inference_mode()
@@ -132,9 +144,11 @@ class Runner:
         """
         if not path:
             return
-        if self._latest is None or slot not in self._latest.trees:
+        if self._long_rope is not None and self._long_rope.commit(slot, start, path):
+            return
+        if slot not in self._latest:
             raise ValueError(f"the latest pass fed no tree to slot {slot}")
-        batch = self._latest
+        batch = self._latest[slot]
         row, offset = batch.trees[slot]
         check_path(row, start, path)
         nodes = torch.tensor([offset + node for node in path], dtype=torch.long, device=self.device)
@@ -142,6 +156,8 @@ class Runner:
         places = torch.tensor(kept_at, dtype=torch.long, device=self.device)
         for layer, (keys, values) in batch.attention.kept.items():
             self.cache.write(layer, places, keys.index_select(0, nodes), values.index_select(0, nodes))
+        if self._long_rope is not None:
+            self._long_rope.committed(slot, start, [row.token_ids[node] for node in path])
 
     @torch.inference_mode()
     def copy(self, source: int, target: int, length: int) -> None:
@@ -149,6 +165,8 @@ class Runner:
         self.cache.copy(source, target, length)
         if self._recurrent is not None:
             self._recurrent.copy(source, target, length)
+        if self._long_rope is not None and source != target:
+            self._long_rope.copy(source, target, length)
 
     @property
     def vocab_size(self) -> int:
@@ -189,9 +207,7 @@ class Runner:
                 raise UnsupportedAttention(
                     f"layer {layer} has a window of {used} tokens, its configuration one of {said}"
                 )
-        self.is_plain = (
-            self._recurrent is None and len(set(probe.shapes.values())) == 1 and not any(probe.special.values())
-        )
+        self._is_plain = len(set(probe.shapes.values())) == 1 and not any(probe.special.values())
         return CacheShape({layer: LayerShape(*probe.shapes[layer]) for layer in layers})
 
 

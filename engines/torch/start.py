@@ -19,7 +19,7 @@ from engines.torch.chains import ChainRunner
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.runner import Runner
-from engines.torch.support import context_length, shortened
+from engines.torch.support import context_length
 from protocol.messages import Capabilities
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ def load_engine(
 def _chains(config: WorkerConfig, runner: Runner) -> Literal["none", "plain", "compiled"]:
     """Whether tokens that follow each other may be drawn without the host between them, and whether by what
     torch.compile makes of the model."""
-    if not isinstance(config, DraftWorkerConfig) or config.batch_invariant or not runner.is_plain:
+    if not isinstance(config, DraftWorkerConfig) or config.batch_invariant or not runner.takes_chains:
         return "none"
     on_cuda = runner.device.type == "cuda"
     if config.chains == "off" or (config.chains == "auto" and not on_cuda):
@@ -111,7 +111,4 @@ def _slot_length(config: WorkerConfig, files: ModelFiles) -> int:
         described = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
-    cut = shortened(described)
-    if cut is not None:
-        logger.warning("%s: %s", files.id, cut)
     return min(context_length(described), LONGEST_DEFAULT_CONTEXT)

@@ -11,7 +11,6 @@ from engines.errors import ModelError
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "attention"}
 # Its rotary frequencies depend on the longest sequence in the pass, so sessions in one pass would change each other.
 _LENGTH_DEPENDENT_ROPE = {"dynamic"}
-# longrope has one set of frequencies up to the length that the model was first trained on, and another beyond it.
 _ROPE_TYPES = {"default", "linear", "llama3", "yarn", "longrope", "proportional"}
 _ROPE_KEYS = {
     "rope_theta", "rope_type", "type", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
@@ -51,7 +50,7 @@ def check_supported(config: Any, slot_length: int) -> None:
         raise ModelError(f"{kind} has layers other than full attention ({', '.join(other)}), {_ELSEWHERE}")
     if kind in _UNSERVED:
         raise ModelError(f"{kind} {_UNSERVED[kind]}, {_ELSEWHERE}")
-    _check_rope(text, slot_length)
+    _check_rope(text)
     longest = getattr(text, "max_position_embeddings", None)
     if longest is not None and slot_length > longest:
         raise ModelError(f"a context length of {slot_length} exceeds the model's {longest}")
@@ -81,8 +80,8 @@ def _check_architectures(config: Any) -> None:
 def context_length(config: Any) -> int:
     """The most tokens that a sequence of this model may have and be served right."""
     text = config.get_text_config()
-    lengths = (getattr(text, "max_position_embeddings", None), _first_length(text))
-    return min((length for length in lengths if length is not None), default=2048)
+    longest: int | None = getattr(text, "max_position_embeddings", None)
+    return 2048 if longest is None else longest
 
 
 def attention_layers(config: Any) -> list[int]:
@@ -115,19 +114,7 @@ def layer_window(text: Any, layer: int) -> int | None:
     return window
 
 
-def shortened(config: Any) -> str | None:
-    """Why the context length is less than what the model was made for, in words; None if it is not."""
-    text = config.get_text_config()
-    length, longest = context_length(config), getattr(text, "max_position_embeddings", None)
-    if longest is None or length >= longest:
-        return None
-    return (
-        f"the context is cut from {longest} tokens to the {length} tokens up to which its rotary frequencies "
-        "(longrope) are the same for all: more is not supported"
-    )
-
-
-def _check_rope(text: Any, slot_length: int) -> None:
+def _check_rope(text: Any) -> None:
     for rope in _ropes(text):
         kind = rope.get("rope_type", "default")
         if kind in _LENGTH_DEPENDENT_ROPE:
@@ -139,19 +126,16 @@ def _check_rope(text: Any, slot_length: int) -> None:
         unknown = sorted(set(rope) - _ROPE_KEYS)
         if unknown:
             raise ModelError(f"{text.model_type} has {unknown[0]!r} in its rotary parameters, which is not known here")
-    first = _first_length(text)
-    if first is not None and slot_length > first:
-        raise ModelError(
-            f"{text.model_type} uses longrope rotary scaling, whose frequencies change after {first} tokens for all "
-            f"sequences in a pass; set a context length of at most {first} (now {slot_length})"
-        )
+    ropes = _ropes(text)
+    if len(ropes) > 1 and any(rope.get("rope_type") == "longrope" for rope in ropes):
+        raise ModelError(f"{text.model_type} uses longrope rotary scaling in some of its layers, {_ELSEWHERE}")
 
 
-def _first_length(text: Any) -> int | None:
-    """The length up to which longrope's frequencies stay the same, None if they always do."""
+def changing_length(config: Any) -> int | None:
+    """The length beyond which longrope has other frequencies, None if they always stay the same."""
     lengths: list[int] = [
         rope["original_max_position_embeddings"]
-        for rope in _ropes(text)
+        for rope in _ropes(config.get_text_config())
         if rope.get("rope_type") == "longrope" and rope.get("short_factor") != rope.get("long_factor")
     ]
     return min(lengths, default=None)

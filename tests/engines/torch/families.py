@@ -30,6 +30,11 @@ GPT_OSS: dict[str, Any] = {
     **ALTERNATE, "num_local_experts": 4, "num_experts_per_tok": 2,
     "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
 }  # fmt: skip
+LONGROPE = {
+    "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 57,
+    "short_factor": [1.0, 1.5, 2.0, 4.0], "long_factor": [2.0, 3.0, 4.0, 8.0],
+}  # fmt: skip
+PHI_LONG: dict[str, Any] = {"rope_parameters": LONGROPE, "original_max_position_embeddings": 57}
 LINEAR: dict[str, Any] = {
     "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8, "linear_value_head_dim": 8,
     "linear_conv_kernel_dim": 4, "layer_types": ["linear_attention", "full_attention"],
@@ -57,13 +62,17 @@ SHARED: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """`config` names a class of transformers; `options` go beyond BASE. `slow`: not in CI."""
+    """`config` names a class of transformers; `options` go beyond BASE. `slow`: not in CI.
+
+    `cached` False: transformers is to generate without its cache, which keeps keys of the frequencies before.
+    """
 
     name: str
     config: str
     options: dict[str, Any] = field(default_factory=dict)
     base: dict[str, Any] = field(default_factory=lambda: BASE)
     slow: bool = False
+    cached: bool = True
 
     def make_config(self) -> PreTrainedConfig:
         made: PreTrainedConfig = getattr(transformers, self.config)(**{**self.base, **self.options})
@@ -98,6 +107,7 @@ FAMILIES = [
     Family("Nemotron-H", "NemotronHConfig", {**NEMOTRON_H, "layer_types": ["mamba", "attention"]}, slow=True),
     Family("Starcoder 2", "Starcoder2Config", SLIDING, base=NO_HEAD_DIM, slow=True),
     Family("Phi-3", "Phi3Config", SLIDING, base=NO_HEAD_DIM, slow=True),
+    Family("Phi-3 long", "Phi3Config", PHI_LONG, base=NO_HEAD_DIM, cached=False),
     Family("EXAONE 4", "Exaone4Config", ALTERNATE, base=NO_HEAD_DIM, slow=True),
     Family("SmolLM 3", "SmolLM3Config", base=NO_HEAD_DIM, slow=True),
     Family("Qwen 3 MoE", "Qwen3MoeConfig", MOE, slow=True),
@@ -124,12 +134,13 @@ def tokens(count: int, seed: int) -> list[int]:
     return torch.randint(3, 100, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
 
 
-def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
+def greedy(model: Any, prompt: list[int], count: int, *, cached: bool = True) -> list[int]:
     """transformers' own text: the prompt and `count` tokens."""
     context = torch.tensor([prompt])
     # Without a mask it would take tokens that equal its padding for padding.
     mask = torch.ones_like(context)
-    ids: list[int] = model.generate(context, attention_mask=mask, max_new_tokens=count, do_sample=False)[0].tolist()
+    options = {"max_new_tokens": count, "do_sample": False, "use_cache": cached}
+    ids: list[int] = model.generate(context, attention_mask=mask, **options)[0].tolist()
     assert len(ids) == len(prompt) + count
     return ids
 

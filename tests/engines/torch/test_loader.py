@@ -22,7 +22,7 @@ from engines.torch.environment import prepare_environment
 from engines.torch.loader import load_runner, pick_device, runner_fingerprint
 from engines.torch.recurrent import SNAPSHOTS
 from engines.torch.runner import Row, Runner
-from engines.torch.support import check_supported, context_length, shortened
+from engines.torch.support import changing_length, check_supported, context_length
 from testing.tiny_models import make_tiny_model
 from tests.engines.torch.families import FAMILIES
 
@@ -122,7 +122,6 @@ def test_broken_folders(files: ModelFiles) -> None:
             transformers.LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "curl": 3.0}),
             "'curl' in its rotary parameters",
         ),
-        (transformers.LlamaConfig(rope_parameters=LONGROPE), "change after 64 tokens"),
         (transformers.GPTJConfig(), "does not let its attention be replaced"),
         (transformers.ViTConfig(), "not a causal language model"),
         (
@@ -195,12 +194,11 @@ def test_code_of_a_models_own_is_not_taken_for_another(files: ModelFiles) -> Non
         check_supported(transformers.LlamaConfig(architectures=["CurlyLlamaForCausalLM"]), 128)
 
 
-def test_longrope_is_served_as_far_as_its_first_frequencies_go() -> None:
+def test_longrope_changes_its_frequencies_at_a_length() -> None:
     config = transformers.LlamaConfig(**SMALL, rope_parameters=LONGROPE)
-    assert context_length(config) == 64
-    assert "cut from 128 tokens to the 64 tokens" in str(shortened(config))
+    assert (context_length(config), changing_length(config)) == (128, 64)
     same = {**LONGROPE, "long_factor": LONGROPE["short_factor"]}
-    assert context_length(transformers.LlamaConfig(**SMALL, rope_parameters=same)) == 128
+    assert changing_length(transformers.LlamaConfig(**SMALL, rope_parameters=same)) is None
 
 
 @pytest.mark.parametrize(
