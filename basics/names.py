@@ -7,6 +7,9 @@ from typing import Literal, get_args
 LOOKUP = "lookup"
 """The drafter that needs no model. Every draft worker has it, whatever its own model."""
 
+AUTO = "auto"
+"""No drafter by name: the draft worker asks the one that is worth most, round by round."""
+
 Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
 """How a target decides which drafted tokens it accepts; what each of them needs and promises is part of a target's
 capabilities (protocol.messages.StrategyFacts)."""

@@ -2,16 +2,16 @@
 
     python -m benchmarks.memory [--target MODEL] [--tokens 96] [--repeats 1]
 
-Two draft workers without a model, one of them with `history_mb` 0. Each kind is a run of requests, asked of both in
-turn, each under a salt of its own, so that nothing is remembered from another kind or repetition. The first request of
-a kind has nothing to go by and is left out, but for the kind `never seen`. Texts must be the same. Aim: 1.5 times
-lookup alone over the repetitive kinds together, and no less than lookup on text never seen.
+Two draft workers without a model, one of them with `history_mb` 0, each behind a gateway of its own; one target. Each
+kind is a run of requests, asked of both in turn, each under a salt of its own, so that nothing is remembered from
+another kind or repetition. The first request of a kind has nothing to go by and is left out, but for the kind `never
+seen`. Texts must be the same. Aim: 1.5 times lookup alone over the repetitive kinds together, and no less than lookup
+on text never seen.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import uuid
 from typing import Any
 
@@ -72,18 +72,19 @@ def requests(kind: str) -> list[tuple[Any, dict[str, Any]]]:
 KINDS_OF_WORK = ("edits", "tool loop", "regenerate", "continue", "never seen")
 
 
-def ask(client: Client, drafter: str, salt: str, message: Any, options: dict[str, Any], tokens: int) -> Answer:
-    return client.chat(
+def ask(
+    clients: dict[str, Client], drafter: str, salt: str, message: Any, options: dict[str, Any], tokens: int
+) -> Answer:
+    return clients[drafter].chat(
         message,
         stream=True,
         max_tokens=tokens,
         cache_salt=f"{salt}-{drafter}",
-        speculative={"draft_model": drafter, "max_speculation_depth": 32},
         **options,
     )
 
 
-def measure(client: Client, kind: str, tokens: int, repeats: int) -> dict[str, Any]:
+def measure(clients: dict[str, Client], kind: str, tokens: int, repeats: int) -> dict[str, Any]:
     seconds = {"lookup_alone": 0.0, "memory": 0.0}
     emitted, same, number = dict.fromkeys(seconds, 0), 0, 0
     for repeat in range(repeats):
@@ -91,7 +92,7 @@ def measure(client: Client, kind: str, tokens: int, repeats: int) -> dict[str, A
         for place, (message, options) in enumerate(requests(kind)):
             answers = {}
             for drafter in sorted(seconds, reverse=bool((place + repeat) % 2)):
-                answers[drafter] = answer = ask(client, drafter, salt, message, options, tokens)
+                answers[drafter] = answer = ask(clients, drafter, salt, message, options, tokens)
                 if place or kind == "never seen":
                     seconds[drafter] += answer.seconds - answer.ttft
                     emitted[drafter] += answer.completion_tokens - 1
@@ -113,16 +114,15 @@ def main() -> None:
         target = stack.target(model)
         drafters = {"lookup_alone": stack.draft("lookup", "draft-lookup", history_mb=0)}
         drafters["memory"] = stack.draft("lookup", "draft-memory")
-        pools = {name: [process.url] for name, process in drafters.items()}
-        gateway = stack.gateway([target.url], [drafters["memory"].url], draft_pools=json.loads(json.dumps(pools)))
+        gateways = {name: stack.gateway([target.url], [one.url], f"gateway-{name}") for name, one in drafters.items()}
         stack.wait_ready()
-        with Client(gateway.url, timeout=900) as client:
-            for name in drafters:
-                ask(client, name, "warm", "Hello", {}, 16)
-            rows = []
-            for kind in options.kinds:
-                rows.append(measure(client, kind, options.tokens, options.repeats))
-                print(rows[-1], flush=True)
+        clients = {name: Client(gateway.url, timeout=900) for name, gateway in gateways.items()}
+        rows = []
+        for name in drafters:
+            ask(clients, name, "warm", "Hello", {}, 16)
+        for kind in options.kinds:
+            rows.append(measure(clients, kind, options.tokens, options.repeats))
+            print(rows[-1], flush=True)
     report.show("Tokens/s with a memory of answers and with lookup alone", rows)
     print(report.write("memory", {"rows": rows, "options": {k: str(v) for k, v in vars(options).items()}}))
 

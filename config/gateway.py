@@ -83,7 +83,9 @@ class GatewayConfig(BaseModel):
     )
 
     # Speculation, unless a request says otherwise.
-    draft_model: str | None = Field(default=None, description="default drafter; none: the draft worker's own")
+    draft_model: str | None = Field(
+        default=None, description="default drafter; none, or auto: the draft worker chooses, round by round"
+    )
     draft_tokens: int | None = Field(
         default=None,
         ge=1,
@@ -121,6 +123,7 @@ class GatewayConfig(BaseModel):
         default=True, description="show the vllm:spec_decode_* counters too, for tools that read no others"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+    log_format: Literal["console", "json"] = Field(default="console", description="lines for people, or JSON objects")
     log_content: bool = Field(default=False, description="log decisions with tokens in them if a request asks")
 
     @field_validator("target_urls", "draft_urls")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from basics.names import LOOKUP
-from protocol.errors import Unsupported
+from basics.names import AUTO, LOOKUP
+from protocol.errors import BadRequest, Unsupported
 from protocol.messages import DraftRequest, ModelInfo
 from worker.checks import check_sequence
 
@@ -11,12 +11,16 @@ from worker.checks import check_sequence
 def check_draft(request: DraftRequest, info: ModelInfo) -> None:
     """Raises a WireError for what this draft worker cannot honour."""
     check_sequence(request, info)
-    if request.draft_model not in (None, LOOKUP, info.id):
-        raise Unsupported(f"this worker drafts with {info.id} or {LOOKUP}", "draft_model")
+    if request.draft_model not in (None, AUTO, LOOKUP, info.id):
+        raise Unsupported(f"this worker drafts with {info.id}, {LOOKUP} or {AUTO}", "draft_model")
     if request.lookahead_tokens:
         raise Unsupported("this worker does not draft ahead", "lookahead_tokens")
     most = info.capabilities.max_candidates
     if request.draft_model != LOOKUP and request.num_candidates > most:
         raise Unsupported(f"{info.id} drafts {most} candidates at most", "num_candidates")
+    if request.draft_model == AUTO and request.num_candidates > 1:
+        raise Unsupported("auto drafts a single candidate", "num_candidates")
+    if request.verify_seconds is not None and len(request.verify_seconds) <= request.draft_tokens:
+        raise BadRequest("must have an entry for 0, 1, … draft_tokens", "verify_seconds")
     if request.want_q and request.num_candidates > 1:
         raise Unsupported("only a single candidate is sampled from q", "num_candidates")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, DraftEngine
@@ -74,6 +74,25 @@ class Drafter(Protocol):
         q), or `probabilistic` would not be lossless; other strategies take any token. Cancelling the call frees what it
         holds before it returns. What is to be remembered of a session goes into `asked.session.state[source]`.
         """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copied draft, and how many of the last tokens before it agree with what stands before its origin."""
+
+    token_ids: list[int]
+    match: int
+
+
+@runtime_checkable
+class Copier(Protocol):
+    """A drafter whose drafts cost next to nothing, so that `auto` asks it in every round (draft_worker/auto.py)."""
+
+    source: ClassVar[str]
+
+    def copy(self, asked: Asked, ahead: list[int]) -> Copy | None:
+        """What goes on after the context and `ahead`, tokens that are drafted already; within `asked.tokens` in all."""
         ...
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from basics.metrics import Watched
 from draft_worker.drafters import DRAFTERS
 from draft_worker.memory import AnswerMemory
-from protocol.messages import DraftResponse
+from protocol.messages import DraftPart, DraftResponse
 from worker.metrics import WorkerMetrics
 
 
@@ -35,4 +35,5 @@ class DraftMetrics(WorkerMetrics):
         tokens = len(response.candidates[0].token_ids) if response.candidates else 0
         if tokens:
             self._drafts[response.source].inc()
-            self._draft_tokens[response.source].inc(tokens)
+            for part in response.parts or [DraftPart(source=response.source, tokens=tokens)]:
+                self._draft_tokens[part.source].inc(part.tokens)

@@ -6,12 +6,14 @@ import asyncio
 import time
 from typing import Any, get_args
 
-from basics.names import LOOKUP
+from basics.names import AUTO, LOOKUP
 from config.workers import DraftWorkerConfig
 from draft_worker import memory_file
+from draft_worker.auto import Auto, Chosen
 from draft_worker.checks import check_draft
-from draft_worker.drafter import Asked, Means, Memory
+from draft_worker.drafter import Asked, Copier, Means, Memory
 from draft_worker.drafters import DRAFTERS
+from draft_worker.drafters.model import ModelDrafter
 from draft_worker.engine import Drafted, DraftEngine, capabilities
 from draft_worker.grammars import SessionGrammars
 from draft_worker.memory import AnswerMemory
@@ -47,7 +49,7 @@ class DraftService:
         """Drafters are made of the engine and of `grammars` where these are given (draft_worker/drafters)."""
         self.engine = engine
         info = engine.info if engine is not None else _lookup_info(config)
-        able = info.capabilities.model_copy(update={"history": config.history_mb > 0})
+        able = info.capabilities.model_copy(update={"auto": True, "history": config.history_mb > 0})
         self.info = info.model_copy(update={"capabilities": able})
         self.memory = AnswerMemory(config.history_mb * 2**20) if config.history_mb > 0 else None
         self._history_file = config.history_file if self.memory is not None else None
@@ -57,6 +59,9 @@ class DraftService:
         self._grammars = grammars
         means = Means(config, engine, grammars, self.memory)
         self._drafters = [drafter for kind in DRAFTERS if (drafter := kind.of(means)) is not None]
+        copiers = [drafter for drafter in self._drafters if isinstance(drafter, Copier)]
+        models = [drafter for drafter in self._drafters if isinstance(drafter, ModelDrafter)]
+        self._auto = Auto(copiers, models[0] if models else None, grammars)
         self.sessions: SessionTable[Memory] = SessionTable(
             dict, self._on_drop, config.max_sessions, config.max_session_tokens, config.session_idle_ms / 1000
         )
@@ -70,7 +75,13 @@ class DraftService:
             context_tokens = len(session.ids)
             room = min(request.max_tokens, self.info.context_length - context_tokens)
             within = request.model_copy(update={"draft_tokens": min(request.draft_tokens, room)})
-            source, drafted = await self._draft(Asked(within, session, session.settle("all"), deadline))
+            asked = Asked(within, session, session.settle("all"), deadline)
+            chosen: Chosen | None = None
+            if request.draft_model == AUTO and asked.tokens:
+                chosen = await self._auto.draft(asked)
+                source, drafted = chosen.source, chosen.drafted
+            else:
+                source, drafted = await self._draft(asked)
             if drafted.candidates:
                 session.emit(drafted.candidates[0].token_ids)
             response = DraftResponse(
@@ -78,10 +89,14 @@ class DraftService:
                 round=request.round,
                 candidates=drafted.candidates,
                 source=source,
+                parts=chosen.parts if chosen is not None else [],
+                planned=chosen.planned if chosen is not None else None,
                 cached_tokens=drafted.cached_tokens,
                 timings=drafted.timings,
             )
             self._metrics.draft_done(context_tokens, response)
+            first = response.candidates[0].token_ids if response.candidates else []
+            session.account.add(response.timings, drafted=len(first))
             return response
 
         call = await self.sessions.start(request, work)
@@ -121,6 +136,7 @@ class DraftService:
         raise EngineFailure("no drafter answers this request")
 
     def _on_drop(self, session: Session[Any]) -> None:
+        session.account.tell("draft", session.key)
         for keeper in (self.engine, self._grammars):
             if keeper is not None:
                 keeper.disown(session.serial)

@@ -178,6 +178,12 @@ class DraftRequest(SequenceRequest):
     draft_model: str | None = Field(default=None, max_length=256, description="null: the worker's default drafter")
     lookahead_tokens: int = Field(default=0, ge=0, le=MAX_DRAFT_TOKENS)
     prediction: Prediction | None = None
+    verify_seconds: list[Annotated[float, Field(gt=0.0, le=3600.0)]] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_DRAFT_TOKENS + 1,
+        description="for `auto`: what the target takes to verify 0, 1, … draft tokens; null: drafts as long as asked",
+    )
     history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
 
 
@@ -188,11 +194,24 @@ class DraftTimings(Reply):
     total_ms: float
 
 
+class DraftPart(Reply):
+    """So many tokens of candidate 0 come from this drafter."""
+
+    source: Source
+    tokens: int = Field(ge=0)
+
+
 class DraftResponse(Reply):
     session_id: SessionId | None
     round: int
     candidates: list[Candidate]
     source: Source
+    parts: list[DraftPart] = Field(
+        default_factory=list, description="for `auto`: in their order; `source` is the first"
+    )
+    planned: int | None = Field(
+        default=None, ge=0, description="for `auto`: the length it chose; less came if it drew a stop token"
+    )
     cached_tokens: int = Field(description="context tokens that were not computed again")
     timings: DraftTimings
 
@@ -360,6 +379,7 @@ class Capabilities(Reply):
     grammar_types: list[GrammarType]
     q: bool = Field(default=False, description="a draft worker that can send q")
     prediction: bool = False
+    auto: bool = Field(default=False, description="a draft worker that chooses its drafter itself if asked to")
     history: bool = Field(default=False, description="a draft worker that remembers answers")
     batch_invariant: bool = False
     target_rounds_sampled: bool = Field(

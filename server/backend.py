@@ -55,10 +55,23 @@ class Round:
     target: str = ""
     draft: str | None = None
     speculative: bool = False
+    parts: tuple[tuple[str, int], ...] = ()
+    """Of a draft that several drafters made: how many tokens each, in their order."""
 
     @property
     def pair(self) -> str:
         return pair_name(self.target, self.draft)
+
+    def by_source(self, accepted: int) -> list[tuple[str | None, int, int]]:
+        """(source, drafted, accepted) of each drafter, if the first `accepted` draft tokens are."""
+        found: list[tuple[str | None, int, int]] = []
+        place = 0
+        for source, tokens in self.parts or ((self.source, self.num_drafted),):
+            drafted = min(tokens, self.num_drafted - place)
+            if drafted > 0:
+                found.append((source, drafted, min(max(accepted - place, 0), drafted)))
+            place += tokens
+        return found
 
 
 def pair_name(target: str, draft: str | None) -> str:

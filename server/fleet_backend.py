@@ -10,7 +10,7 @@ from contextlib import aclosing
 from prometheus_client.registry import Collector
 
 from basics.breaker import Breaker
-from basics.names import LOOKUP
+from basics.names import AUTO, LOOKUP
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
 from protocol.messages import Capabilities, Grammar, ModelInfo
@@ -141,7 +141,8 @@ class Fleet:
             gateway_drives = not driven and "gateway" in info.capabilities.rounds
             if drafters is not None and gateway_drives and info.vocabulary is not None:
                 target.require(lambda info: "gateway" in info.capabilities.rounds)
-                lookup = LOOKUP if self._draft_model(request.speculation.draft_model) == LOOKUP else None
+                asked = self._draft_model(request.speculation.draft_model)
+                named = {None: AUTO, LOOKUP: LOOKUP}.get(asked)
                 facts = info.capabilities.facts(request.speculation.strategy)
                 needs_q = facts is not None and facts.needs_q
                 drafts = DraftSide(
@@ -149,7 +150,7 @@ class Fleet:
                     drafters,
                     info.vocabulary.logits_size,
                     self._patience.call,
-                    lookup,
+                    named,
                     needs_q,
                     scope_of(request, info.vocabulary, needs_q),
                 )
@@ -214,22 +215,26 @@ class Fleet:
         return self._pools[None] if name == LOOKUP else None
 
     def _draft_model(self, asked: str | None) -> str | None:
-        return asked or self._config.draft_model
+        """The name of one drafter, or of a pool; None: the default pool's workers choose, round by round."""
+        name = asked or self._config.draft_model
+        return None if name == AUTO else name
 
     def _planner(self, request: GenerationRequest, drafters: Pool, target: ModelInfo) -> Planner:
         speculation = request.speculation
         if not speculation.adaptive:
             return FixedPlanner(speculation.draft_tokens, speculation.num_candidates)
         name = self._draft_model(speculation.draft_model)
+        chooses = name is None and speculation.num_candidates == 1 and _all_choose(drafters)
         if name is None:
             name = next((worker.info.id for worker in drafters if worker.info is not None), "")
         # A predicted output is another drafter than the one that fills in for it.
-        pair = (target.fingerprint, name, request.prediction is not None)
+        pair = (target.fingerprint, AUTO if chooses else name, request.prediction is not None)
         return AdaptivePlanner(
             self._pairs.setdefault(pair, PairState()),
             draft_tokens=speculation.draft_tokens,
             max_draft_tokens=speculation.max_speculation_depth,
             num_candidates=speculation.num_candidates,
+            worker_chooses=chooses,
         )
 
     def _drafter_names(self) -> list[str]:
@@ -238,11 +243,11 @@ class Fleet:
         if self._config.draft_model is not None:
             names.add(self._config.draft_model)
         if names:
-            names.add(LOOKUP)
+            names |= {AUTO, LOOKUP}
         return sorted(names)
 
     def _drafter_state(self, target: str) -> DrafterState:
-        default = self._config.draft_model
+        default = self._draft_model(None)
         if default is None:
             default = next((worker.info.id for worker in self._pools[None] if worker.info is not None), None)
         names = self._drafter_names()
@@ -257,3 +262,9 @@ class Fleet:
             draft_tokens=self._config.draft_tokens or pair_for(target).draft_tokens,
             capabilities=capabilities,
         )
+
+
+def _all_choose(drafters: Pool) -> bool:
+    """Whether every worker that could be asked chooses its drafter itself."""
+    known = [worker.info for worker in drafters if worker.info is not None]
+    return bool(known) and all(info.capabilities.auto for info in known)

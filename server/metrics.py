@@ -130,9 +130,12 @@ class GatewayMetrics:
         """A pair of models as a label's value."""
         return self._pairs.label(pair or None)
 
-    def text(self, pairs: Iterable[str] = ()) -> bytes:
-        """In Prometheus' text format. The counters of these pairs are there even if nothing was drafted yet."""
+    def text(self, pairs: Iterable[str] = (), draft_tokens: int = 0) -> bytes:
+        """In Prometheus' text format. The counters of these pairs are there even if nothing was drafted yet, with
+        `draft_tokens` positions."""
         for pair in map(self.pair_label, pairs):
+            for position in range(draft_tokens):
+                self.accepted_per_pos.labels(pair, position)
             for source in _SOURCES:
                 for counter in (self.drafts, self.draft_tokens, self.accepted):
                     counter.labels(pair, source)
@@ -192,8 +195,10 @@ class SequenceMetrics:
             labels = pair, _ = metrics.pair_label(round.pair), metrics.source_label(round.source)
             accepted = choice.counts.step_accepted[-1]
             metrics.drafts.labels(*labels).inc()
-            metrics.draft_tokens.labels(*labels).inc(round.num_drafted)
-            metrics.accepted.labels(*labels).inc(accepted)
+            for part, drafted, kept_of_it in round.by_source(accepted):
+                by_drafter = pair, metrics.source_label(part)
+                metrics.draft_tokens.labels(*by_drafter).inc(drafted)
+                metrics.accepted.labels(*by_drafter).inc(kept_of_it)
             for position in range(round.num_drafted):  # one that was not accepted too, so that it starts at 0
                 metrics.accepted_per_pos.labels(pair, position).inc(position < accepted)
         if choice.finish_reason is not None:

@@ -208,6 +208,7 @@ def _compare(kind: str, plain: MeasuredAnswer, speculative: MeasuredAnswer, draf
         acceptance_length=speculative.completion_tokens / rounds,
         coverage=steps / rounds,
         same_text=plain.text == speculative.text,
+        drafters=dict(numbers.get("accepted_by_drafter") or {}),
     )
 
 

@@ -22,6 +22,8 @@ def print_report(report: Report) -> None:
     if report.prompts:
         console.print(_prompts(report))
     for result in report.prompts:
+        if result.drafters:
+            console.print(escape(drafters_line(result)))
         if result.kind in report.verdicts:
             console.print(escape(verdict_line(result, report.verdicts[result.kind])))
     if any(not result.same_text for result in report.prompts):
@@ -44,6 +46,13 @@ def verdict_line(result: PromptResult, verdict: Payoff) -> str:
     elif verdict.best_speed_up > max(1.0, verdict.speed_up * 1.05):
         line += f"; γ {verdict.best_draft_tokens} would give {verdict.best_speed_up:.2f}×"
     return line
+
+
+def drafters_line(result: PromptResult) -> str:
+    """Which drafters the accepted tokens came from, the most useful first."""
+    total = max(sum(result.drafters.values()), 1)
+    shares = sorted(result.drafters.items(), key=lambda entry: -entry[1])
+    return f"{result.kind}: drafts from " + ", ".join(f"{name} ({tokens / total:.0%})" for name, tokens in shares)
 
 
 def _disagree(measured: float, expected: float) -> bool:

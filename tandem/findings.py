@@ -28,6 +28,8 @@ class PromptResult:
     acceptance_length: float
     coverage: float
     same_text: bool
+    drafters: dict[str, int] = field(default_factory=dict)
+    """Accepted draft tokens by the drafter they came from."""
 
     @property
     def speed_up(self) -> float | None:

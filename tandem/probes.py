@@ -176,7 +176,7 @@ class ProbedService:
             return  # a session is a cache: the worker evicts it by itself
 
     def _call(self, method: str, path: str, message: BaseModel | None) -> httpx.Response:
-        content = message.model_dump_json() if message is not None else None
+        content = message.model_dump_json(exclude_none=True) if message is not None else None
         headers = {"Content-Type": "application/json"} if content else {}
         try:
             answer = self._client.request(method, path, content=content, headers=headers)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
-from draft_worker.drafter import Asked, Means, certain
+from draft_worker.drafter import Asked, Copy, Means, certain
 from draft_worker.engine import Drafted
 from draft_worker.grammars import SessionGrammars
+from draft_worker.segment import LONGEST_MATCH
 
 
 class ForcedDrafter:
@@ -18,6 +19,11 @@ class ForcedDrafter:
     @classmethod
     def of(cls, means: Means) -> Self | None:
         return cls(means.grammars) if means.grammars is not None else None
+
+    def copy(self, asked: Asked, ahead: list[int]) -> Copy | None:
+        ids = [*asked.ids, *ahead] if ahead else asked.ids
+        forced = self._grammars.forced(asked.request, ids, asked.owner, asked.tokens - len(ahead))
+        return Copy(forced, LONGEST_MATCH) if forced else None
 
     async def draft(self, asked: Asked) -> Drafted | None:
         if not asked.tokens:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar, Self
 
-from draft_worker.drafter import Asked, Means, certain, permitted
+from draft_worker.drafter import Asked, Copy, Means, certain, permitted
 from draft_worker.engine import Drafted
 from draft_worker.grammars import SessionGrammars
 from draft_worker.memory import AnswerMemory
+from draft_worker.segment import LONGEST_MATCH
 
 
 class HistoryDrafter:
@@ -23,10 +24,17 @@ class HistoryDrafter:
     def of(cls, means: Means) -> Self | None:
         return cls(means.memory, means.grammars) if means.memory is not None else None
 
-    async def draft(self, asked: Asked) -> Drafted | None:
+    def copy(self, asked: Asked, ahead: list[int]) -> Copy | None:
         scope = asked.request.history
-        if scope is None or not asked.tokens or asked.request.draft_model is not None:
+        if scope is None:
             return None
-        found = self._memory.continuation(scope, asked.ids, asked.tokens)
+        tail = [*asked.ids[-LONGEST_MATCH:], *ahead]
+        found = self._memory.continuation(scope, tail, asked.tokens - len(ahead))
+        return Copy(found.token_ids, found.match) if found is not None else None
+
+    async def draft(self, asked: Asked) -> Drafted | None:
+        if asked.request.draft_model is not None:
+            return None
+        found = self.copy(asked, [])
         drafts = permitted(asked, [found.token_ids], self._grammars) if found is not None else []
         return certain(asked, drafts) if drafts else None

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar, Self
 
 from basics.names import LOOKUP
-from draft_worker.drafter import Asked, Means, certain, permitted
+from draft_worker.drafter import Asked, Copy, Means, certain, permitted
 from draft_worker.engine import Drafted
 from draft_worker.grammars import SessionGrammars
 
@@ -37,13 +37,30 @@ class LookupDrafter:
     async def draft(self, asked: Asked) -> Drafted | None:
         if self._only_by_name and asked.request.draft_model != LOOKUP:
             return None
+        index = self._index(asked)
+        found = index.continuations(asked.ids, asked.tokens, asked.request.num_candidates)
+        return certain(asked, permitted(asked, found, self._grammars))
+
+    def copy(self, asked: Asked, ahead: list[int]) -> Copy | None:
+        index = self._index(asked)
+        ids = asked.ids
+        if ahead:
+            ids = [*ids, *ahead]
+            index.extend(ids)
+        found = index.continuations(ids, asked.tokens - len(ahead), 1)
+        match = index.match(ids) if found else 0
+        if ahead:
+            index.truncate(len(asked.ids))
+        return Copy(found[0], match) if found else None
+
+    def _index(self, asked: Asked) -> LookupIndex:
+        """The session's, of its whole context."""
         index: LookupIndex | None = asked.session.state.get(self.source)
         if index is None:
             index = asked.session.state[self.source] = LookupIndex(*self._sizes)
         index.truncate(asked.session.settle(self.source))
         index.extend(asked.ids)
-        found = index.continuations(asked.ids, asked.tokens, asked.request.num_candidates)
-        return certain(asked, permitted(asked, found, self._grammars))
+        return index
 
 
 class LookupIndex:
@@ -108,6 +125,16 @@ class LookupIndex:
                 if len(drafts) == candidates:
                     break
         return drafts
+
+    def match(self, ids: Sequence[int]) -> int:
+        """The length of the longest match that `continuations` goes by, `max_ngram` at most; 0 without any."""
+        longest, end = 0, self._previous[len(ids) - 1] if len(ids) >= self._min else 0
+        for _ in range(MOST_OCCURRENCES):
+            if end < self._min or longest == self._max:
+                break
+            longest = max(longest, self._match(ids, end))
+            end = self._previous[end - 1]
+        return longest
 
     def _match(self, ids: Sequence[int], end: int) -> int:
         """How many tokens before `end` equal those before the end of `ids`, from `min_ngram` to `max_ngram`."""

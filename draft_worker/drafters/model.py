@@ -18,5 +18,10 @@ class ModelDrafter:
     def of(cls, means: Means) -> Self | None:
         return cls(means.engine) if means.engine is not None else None
 
+    async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
+        """`tokens` tokens after the context and `ahead`, which is drafted already."""
+        request = asked.request.model_copy(update={"draft_tokens": tokens})
+        return await self._engine.draft(request, [*asked.ids, *ahead], asked.owner, asked.deadline)
+
     async def draft(self, asked: Asked) -> Drafted:
         return await self._engine.draft(asked.request, asked.ids, asked.owner, asked.deadline)

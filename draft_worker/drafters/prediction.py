@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from draft_worker.drafter import Asked, Means, certain, permitted
+from draft_worker.drafter import Asked, Copy, Means, certain, permitted
 from draft_worker.engine import Drafted
 from draft_worker.grammars import SessionGrammars
 
@@ -33,16 +33,26 @@ class PredictionDrafter:
         return cls(means.config.prediction_window, means.grammars)
 
     async def draft(self, asked: Asked) -> Drafted | None:
+        drafts = permitted(asked, [self._next(asked)[0]], self._grammars)
+        return certain(asked, drafts) if drafts else None
+
+    def copy(self, asked: Asked, ahead: list[int]) -> Copy | None:
+        if ahead:
+            return None  # it is followed by what was said alone
+        draft, agreed = self._next(asked)
+        return Copy(draft, max(agreed, _NEAR_ANCHOR + 1)) if draft else None
+
+    def _next(self, asked: Asked) -> tuple[list[int], int]:
+        """The draft, and how many tokens in a row have agreed before it."""
         request, memory = asked.request, asked.session.state
         if request.prediction is not None:
             memory[self.source] = PredictedText(request.prediction.token_ids, self._window)
         predicted: PredictedText | None = memory.get(self.source)
         if predicted is None or not asked.tokens:
-            return None
+            return [], 0
         prompt = request.num_prompt_tokens
         draft = predicted.draft(asked.ids[prompt:], asked.unchanged - prompt, asked.tokens)
-        drafts = permitted(asked, [draft], self._grammars)
-        return certain(asked, drafts) if drafts else None
+        return draft, predicted.agreed
 
 
 class PredictedText:
@@ -66,6 +76,7 @@ class PredictedText:
         self._read = 0
         self._at = 0
         self._lost = 0
+        self.agreed = 0
 
     def draft(self, output: Sequence[int], unchanged: int, tokens: int) -> list[int]:
         """Up to `tokens` predicted tokens after `output`, the first `unchanged` of which are as they were last time.
@@ -87,8 +98,10 @@ class PredictedText:
         token_id = output[end - 1]
         if not self._lost and self._at < len(self._predicted) and self._predicted[self._at] == token_id:
             self._at += 1
+            self.agreed += 1
             return
         self._lost += 1
+        self.agreed = 0
         found = self._find(output, end)
         if found is not None:
             self._at, self._lost = found, 0

@@ -25,6 +25,9 @@ def check_draft(request: DraftRequest, answer: DraftResponse, vocabulary_size: i
     _echo(request.session_id, request.round, answer.session_id, answer.round)
     _timings(answer.timings)
     _require(len(answer.candidates) <= request.num_candidates, "more candidates than asked")
+    first = len(answer.candidates[0].token_ids) if answer.candidates else 0
+    _require(not answer.parts or sum(part.tokens for part in answer.parts) == first, "parts that are not the draft")
+    _require(answer.planned is None or first <= answer.planned <= request.draft_tokens, "plans more than was asked")
     for candidate in answer.candidates:
         _require(len(candidate.token_ids) <= request.draft_tokens, "a candidate longer than asked")
         _ids(candidate.token_ids, vocabulary_size)

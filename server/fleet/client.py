@@ -31,8 +31,6 @@ from server.fleet.transport import Transport
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
-_NEWER_FIELDS = ("history",)
-"""Of a draft request: not sent where they say nothing, since an older worker refuses fields that it does not know."""
 _END_OF_STREAM_SECONDS = 0.5
 _MAX_SMALL = 65_536
 _MAX_ANSWER = 4 * 2**20
@@ -59,8 +57,8 @@ class WorkerClient:
         await self._transport.close()
 
     async def draft(self, request: DraftRequest, seconds: float, vocabulary_size: int) -> DraftResponse:
-        newer = {name for name in _NEWER_FIELDS if getattr(request, name) is None}
-        body = request.model_dump_json(exclude=newer).encode()
+        # An older worker refuses fields that it does not know, even where they say nothing.
+        body = request.model_dump_json(exclude_none=True).encode()
         answer = _parse(DraftResponse, await self._call("/v1/draft", body, seconds))
         check_draft(request, answer, vocabulary_size)
         return answer

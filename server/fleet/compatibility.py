@@ -19,6 +19,8 @@ def common(all_of: list[Capabilities]) -> Capabilities:
             "max_candidates": min(c.max_candidates for c in all_of),
             "max_draft_tokens": min(c.max_draft_tokens for c in all_of),
             "q": all(c.q for c in all_of),
+            "auto": all(c.auto for c in all_of),
+            "history": all(c.history for c in all_of),
             "prediction": all(c.prediction for c in all_of),
             "batch_invariant": all(c.batch_invariant for c in all_of),
         }

@@ -42,6 +42,9 @@ class SpeculativeDecoding(BaseModel):
     num_accepted_draft_tokens: int
     num_draft_tokens: int
     num_spec_tokens: int = Field(description="γ: the most draft tokens a step")
+    accepted_by_drafter: dict[str, int] = Field(
+        default_factory=dict, description="accepted draft tokens by the drafter they came from"
+    )
     per_step_accepted: list[int] | None = None
     per_step_drafted: list[int] | None = None
 

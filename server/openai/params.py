@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 
-from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
+from basics.names import AUTO, MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from config.gateway import GatewayConfig
 from protocol.messages import ModelInfo, Sampling
 from server.backend import ServedModel, Speculation
@@ -146,6 +146,9 @@ def speculation(options: SpeculativeOptions | None, model: ServedModel, config: 
             param="speculative.log_decisions",
         )
     draft_tokens = block.draft_tokens or min(drafter.draft_tokens, block.max_speculation_depth or most, most)
+    # A worker that chooses its drafter chooses how long a draft is, too.
+    named = block.draft_model or config.draft_model
+    depth = MAX_DRAFT_TOKENS if named in (None, AUTO) and able is not None and able.auto else _DEFAULT_DEPTH
     adaptive = block.adaptive_speculation if block.adaptive_speculation is not None else config.adaptive_speculation
     return Speculation(
         enabled=enabled,
@@ -156,7 +159,7 @@ def speculation(options: SpeculativeOptions | None, model: ServedModel, config: 
         candidate_top_p=block.candidate_top_p,
         strategy=strategy,
         acceptance_threshold=_DEFAULT_THRESHOLD if block.acceptance_threshold is None else block.acceptance_threshold,
-        max_speculation_depth=block.max_speculation_depth or max(min(_DEFAULT_DEPTH, most), draft_tokens),
+        max_speculation_depth=block.max_speculation_depth or max(min(depth, most), draft_tokens),
         adaptive=adaptive,
     )
 

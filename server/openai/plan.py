@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -116,6 +117,9 @@ class Plan:
             num_accepted_draft_tokens=sum(accepted),
             num_draft_tokens=sum(drafted),
             num_spec_tokens=most,
+            accepted_by_drafter=dict(
+                sum((Counter(choice.counts.accepted_by_drafter) for choice in self.choices), Counter())
+            ),
         )
         if self.metrics == "detailed":
             numbers = numbers.model_copy(update={"per_step_accepted": accepted, "per_step_drafted": drafted})

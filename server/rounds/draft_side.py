@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from basics.names import AUTO
 from protocol.errors import WireError
 from protocol.messages import Candidate, DraftRequest, DraftResponse, Prediction
 from server.fleet.failures import BadAnswer, Busy, Refused, SessionLost, WorkerFailure
@@ -33,6 +34,10 @@ class Draft:
     sample_ms: float
     seconds: float
     failed: bool
+    planned: int | None = None
+    """How long the worker meant it to be, if it chose."""
+    parts: tuple[tuple[str, int], ...] = ()
+    """The drafters that its tokens come from, if the worker says so, and how many each."""
 
     @classmethod
     def none(cls, seconds: float = 0.0, failed: bool = False) -> Draft:
@@ -73,6 +78,7 @@ class DraftSide:
         self._useless = False
         self._prediction_sent = False
         self._history = history
+        self._verify_seconds: list[float] | None = None
 
     @property
     def worker(self) -> Worker | None:
@@ -110,11 +116,22 @@ class DraftSide:
             self._waited = True
             await asyncio.wait({self._reading}, timeout=seconds)
 
-    async def draft(self, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float) -> Draft:
-        """γ tokens after the context. Never raises; a worker that does not answer within `seconds` has failed."""
+    async def draft(
+        self,
+        draft_tokens: int,
+        num_candidates: int,
+        max_tokens: int,
+        seconds: float,
+        verify_seconds: list[float] | None = None,
+    ) -> Draft:
+        """γ tokens after the context. Never raises; a worker that does not answer within `seconds` has failed.
+
+        With `verify_seconds` (DraftRequest's) a worker that can chooses the drafter, and a length of at most γ.
+        """
         began = time.perf_counter()
         if self.state != "ready":
             return Draft.none()
+        self._verify_seconds = verify_seconds
         if not self._fits(draft_tokens):
             self._useless = True  # and will be for the rest of this request
             self._drop()
@@ -127,7 +144,16 @@ class DraftSide:
         timings = answer.timings
         self._context.metrics.round_trip.labels("draft").observe(max(0.0, took - timings.total_ms / 1000))
         candidates = [candidate for candidate in answer.candidates if candidate.token_ids]
-        return Draft(candidates, answer.source, timings.total_ms, timings.sample_ms, took, failed=False)
+        return Draft(
+            candidates,
+            answer.source,
+            timings.total_ms,
+            timings.sample_ms,
+            took,
+            failed=False,
+            planned=answer.planned,
+            parts=tuple((part.source, part.tokens) for part in answer.parts),
+        )
 
     def disown(self, error: WireError) -> None:
         """The target refused what was drafted: the worker's failure, and the last draft of this request."""
@@ -209,15 +235,18 @@ class DraftSide:
         prediction = request.prediction
         if self._prediction_sent or info is None or not info.capabilities.prediction or not prediction:
             prediction = None
+        auto = draft_tokens > 0 and num_candidates == 1 and self._draft_model == AUTO
+        chooses = auto and info is not None and info.capabilities.auto
         return {
-            "draft_model": self._draft_model,
+            "draft_model": None if self._draft_model == AUTO and not chooses else self._draft_model,
+            "verify_seconds": self._verify_seconds if chooses else None,
             "draft_tokens": draft_tokens,
             "num_candidates": num_candidates,
             "candidate_temperature": speculation.candidate_temperature,
             "candidate_top_p": speculation.candidate_top_p,
             "want_q": self._needs_q and draft_tokens > 0,
             "prediction": Prediction(token_ids=prediction) if prediction is not None else None,
-            "history": self._history if info is not None and info.capabilities.history else None,
+            "history": self._history if chooses and info is not None and info.capabilities.history else None,
         }
 
     def _fits(self, draft_tokens: int) -> bool:

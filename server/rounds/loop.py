@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from protocol.errors import WireError
@@ -97,7 +97,7 @@ class RoundLoop:
         """The planner's, within what is left to generate: the last token is the target's own."""
         plan = speculating.planner.plan(self._times(speculating))
         draft_tokens = min(plan.draft_tokens, self._remaining - 1)
-        return plan if draft_tokens == plan.draft_tokens else RoundPlan(draft_tokens, plan.num_candidates)
+        return replace(plan, draft_tokens=draft_tokens)
 
     async def _can_draft(self, speculating: Speculating) -> bool:
         """Whether a draft may be asked for now; if not, sees to it that one may be soon."""
@@ -120,7 +120,11 @@ class RoundLoop:
         self._context.metrics.draft_tokens.observe(draft_tokens)
         self._context.metrics.candidates.observe(num_candidates)
         seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
-        draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds)
+        steps = self._target.step_times
+        verify = [steps.verify(1 + count) for count in range(draft_tokens + 1)] if plan.worker_chooses else None
+        draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds, verify)
+        if draft.planned is not None:
+            draft_tokens = draft.planned
         return await self._verify(draft, draft_tokens, num_candidates)
 
     def _draft_seconds(self, speculating: Speculating, draft_tokens: int, num_candidates: int = 1) -> float:
@@ -229,6 +233,7 @@ class RoundLoop:
             lossless=answer.lossless,
             source=source or draft.source,
             num_candidates=len(draft.candidates),
+            parts=draft.parts if answer.num_drafted else (),
             cached_tokens=answer.cached_tokens,
             timings=RoundTimings(
                 draft=draft.worker_ms,

@@ -41,6 +41,7 @@ class Counts:
     rounds: int = 0
     step_drafted: list[int] = field(default_factory=list)
     step_accepted: list[int] = field(default_factory=list)
+    accepted_by_drafter: dict[str, int] = field(default_factory=dict)
     lossless: bool = True
     cached_prompt_tokens: int | None = None
 
@@ -129,4 +130,8 @@ class Choice:
         counts.lossless = counts.lossless and round.lossless
         if round.num_drafted:
             counts.step_drafted.append(round.num_drafted)
-            counts.step_accepted.append(min(round.num_accepted, kept))
+            accepted = min(round.num_accepted, kept)
+            counts.step_accepted.append(accepted)
+            for source, _, came in round.by_source(accepted):
+                if source is not None:
+                    counts.accepted_by_drafter[source] = counts.accepted_by_drafter.get(source, 0) + came

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from server.fleet.times import Average, DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
+from server.rounds.adaptive.pace import Pace
 
 # Credit: tokens of plain decoding, that is, the time they take.
 _FIRST_CREDIT = 12.0
@@ -22,6 +23,8 @@ _PLAIN_SAMPLE = 4
 _ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
 _HYSTERESIS = 1.03
+_FIRST_ASKING_INTERVAL = 4
+"""Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class RoundPlan:
     draft_tokens: int
     num_candidates: int = 1
     plain_tokens: int = 0
+    worker_chooses: bool = False
+    """The draft worker chooses the drafter, and a length of at most `draft_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,8 @@ class PairState:
     branching: Average = field(default_factory=lambda: Average(0.1))
     """Rows that a candidate beyond the first adds for each draft token."""
 
+    pace: Pace = field(default_factory=lambda: Pace(0.98))
+
     def earn(self, tokens: float) -> None:
         """Book what speculation brought over plain decoding, in tokens of it; less than 0: what it lost."""
         self.credit = min(max(self.credit + tokens, _LEAST_CREDIT), _MOST_CREDIT)
@@ -122,12 +129,17 @@ class AdaptivePlanner:
         draft_tokens: int,
         max_draft_tokens: int,
         num_candidates: int,
+        worker_chooses: bool = False,
     ) -> None:
+        """`worker_chooses`: the drafter and γ round by round; what is left to this is when to ask at all."""
+        self._chooses = worker_chooses
+        self._pace = Pace(0.85, pair.pace)
         self._pair = pair
         self._max = max(max_draft_tokens, 1)
         self._current = max(1, min(draft_tokens, self._max))
         self._candidates = pair.candidates.setdefault(num_candidates, CandidateCount(num_candidates))
         self._acceptance = Acceptance(fading=0.95, strength=6.0, prior=pair.acceptance)
+        self._interval = _FIRST_ASKING_INTERVAL
         self._until_try = min(pair.interval, 2 * _FIRST_INTERVAL)
         self._trying = False
         self._promising = False
@@ -140,8 +152,10 @@ class AdaptivePlanner:
         since_plain = times.steps.rounds_since_plain
         if not new and (since_plain is None or since_plain > _ROUNDS_UNTIL_SAMPLE):
             return RoundPlan(0, plain_tokens=_PLAIN_SAMPLE)
-        expected = self._acceptance.expected_tokens(self._max)
         plain = times.steps.plain()
+        if self._chooses:
+            return self._plan_to_ask(new, plain)
+        expected = self._acceptance.expected_tokens(self._max)
         num_candidates = self._candidates.next()
         draft_tokens, seconds_a_token = self._best(times, expected, num_candidates)
         if seconds_a_token >= plain and num_candidates > 1:  # a single one may pay all the same
@@ -167,6 +181,9 @@ class AdaptivePlanner:
         seconds = outcome.draft_seconds + outcome.verify_seconds
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
         pair.earn(outcome.emitted - seconds / plain)
+        if self._chooses:
+            self._observe_chosen(outcome, seconds, plain)
+            return
         if not outcome.draft_failed:
             pair.acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
             self._acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
@@ -183,6 +200,24 @@ class AdaptivePlanner:
         """Tokens that came without a draft."""
         self._until_try -= tokens
         self._pair.earn(_CREDIT_A_TOKEN * tokens)
+
+    def _plan_to_ask(self, new: bool, plain: float) -> RoundPlan:
+        ask = RoundPlan(self._max, worker_chooses=True)
+        self._trying = self._pace.seconds_a_token(plain) >= plain
+        if self._pair.credit > 0.0 and (new or not self._trying or self._promising or self._until_try <= 0):
+            return ask
+        missing = int(max(0.0, -self._pair.credit) / _CREDIT_A_TOKEN) + 1
+        return RoundPlan(0, plain_tokens=min(max(self._until_try, missing), _LONGEST_HOPELESS_INTERVAL))
+
+    def _observe_chosen(self, outcome: RoundOutcome, seconds: float, plain: float) -> None:
+        self._pair.acceptance.rounds += 1
+        self._pace.observe(outcome.emitted, seconds)
+        self._promising = outcome.emitted * plain > seconds
+        if not self._trying or self._promising:
+            self._interval = _FIRST_ASKING_INTERVAL
+        else:
+            self._interval = min(2 * self._interval, _LONGEST_INTERVAL if outcome.drafted else _FIRST_INTERVAL)
+        self._until_try = self._interval
 
     def _observe_candidates(self, outcome: RoundOutcome, times: Times) -> None:
         asked, number, drafted = outcome.asked, outcome.num_candidates, outcome.drafted

@@ -207,6 +207,7 @@ def test_what_drafters_can_do_is_told_by_the_name_that_picks_them() -> None:
             told = fleet.model().drafter.capabilities
             assert {name: (able.q, able.max_candidates) for name, able in told.items()} == {
                 None: (True, 8),
+                "auto": (True, 8),
                 "fake-draft": (True, 8),
                 "lookup": (True, 8),
                 "other": (False, 2),
@@ -214,7 +215,7 @@ def test_what_drafters_can_do_is_told_by_the_name_that_picks_them() -> None:
             }
             await other.kill()
             await until(lambda: "down" in fleet.ready()[1])
-            assert set(fleet.model().drafter.capabilities) == {None, "fake-draft", "lookup"}
+            assert set(fleet.model().drafter.capabilities) == {None, "auto", "fake-draft", "lookup"}
 
     asyncio.run(main())
 

@@ -53,6 +53,7 @@ def test_acceptance_is_reported(start: Start) -> None:
         "num_accepted_draft_tokens": sum(accepted),
         "num_draft_tokens": 4 * len(accepted),
         "num_spec_tokens": 5,
+        "accepted_by_drafter": {"lookup": sum(accepted)},
         "per_step_accepted": accepted,
         "per_step_drafted": [4] * len(accepted),
     }

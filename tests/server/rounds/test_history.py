@@ -23,7 +23,7 @@ def able(worker: FakeWorker) -> FakeWorker:
 
     def model() -> dict[str, Any]:
         plain = own()
-        return {**plain, "capabilities": {**plain["capabilities"], "history": True}}
+        return {**plain, "capabilities": {**plain["capabilities"], "history": True, "auto": True}}
 
     worker.model = model  # type: ignore[method-assign]
     return worker
@@ -60,7 +60,7 @@ def test_the_whole_answer_is_remembered_under_the_callers_scope(max_tokens: int)
             await until(lambda: draft.remembered)
         (remembered,) = draft.remembered
         assert remembered.token_ids == PROMPT + expected(max_tokens)
-        drafted = [call.history for _, call in draft.calls]
+        drafted = [call.history for _, call in draft.calls if call.draft_tokens]
         assert drafted
         assert set(drafted) == {remembered.history}
 
@@ -98,5 +98,5 @@ def test_a_worker_that_has_no_memory_hears_nothing_of_it(monkeypatch: pytest.Mon
     asyncio.run(main())
     drafts = [body for path, body in sent if path == "/v1/draft"]
     assert drafts
-    assert not any(b"history" in body for body in drafts)
+    assert not any(word in body for body in drafts for word in (b"history", b"auto", b"verify_seconds"))
     assert not any(path == "/v1/remember" for path, _ in sent)

@@ -377,7 +377,7 @@ def test_named_pools() -> None:
             assert tokens(await collect(fleet, request(draft_model="other"))) == expected()
             assert other.calls
             assert not first.calls
-            assert fleet.model().drafter.names == ("fake-draft", "lookup", "other")
+            assert fleet.model().drafter.names == ("auto", "fake-draft", "lookup", "other")
             assert tokens(await collect(fleet, request(draft_model="lookup"))) == expected()
             assert {call.draft_model for _, call in first.calls} == {"lookup"}
             await other.kill()

@@ -1,0 +1,163 @@
+"""`draft_model: auto`: every drafter is a candidate of every round, and what is expected to bring most is drafted.
+
+Drafters that copy propose each time, which costs next to nothing, and are judged each time by what the target then
+said, whether or not their proposal was the one it saw. The model is judged where it was asked; now and then it is asked
+though something else looks better, so that what is known of it stays true. A copy may be continued by the model, and
+the model by a copy.
+
+Under `probabilistic` what is chosen must not depend on noise that verification draws with again, or the text would be
+biased. So choices follow from the context alone (whose noise is used up), from what is known of kinds of drafts, and
+from times; never from a token that was drawn but is not part of the context. What a draft is continued by may follow
+from the tokens before it: it is looked at only if they were all accepted, and then they are context.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from basics.names import AUTO
+from draft_worker.drafter import Asked, Copier, certain, permitted
+from draft_worker.drafters.model import ModelDrafter
+from draft_worker.engine import Drafted
+from draft_worker.grammars import SessionGrammars
+from draft_worker.plans import Costs, DraftPlan, DrawSeconds, Proposal, best_plan, extended
+from draft_worker.yields import Kind, Yields, match_class
+from protocol.messages import Candidate, DraftPart
+
+_MODEL: Kind = (ModelDrafter.source, 0)
+_LONGEST_WITHOUT_MODEL = 48
+_LEAST_EXTENDING_MATCH = 3
+
+
+@dataclass(slots=True)
+class _Choices:
+    """What is remembered of a session: its own yields, and what was proposed at its last call."""
+
+    yields: Yields
+    proposed: list[Proposal] = field(default_factory=list)
+    at: int = 0
+    since_model: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A draft, the drafters that its tokens come from, and the length it would have without a stop token."""
+
+    parts: list[DraftPart]
+    drafted: Drafted
+    planned: int
+
+    @property
+    def source(self) -> str:
+        return self.parts[0].source if self.parts else AUTO
+
+
+class Auto:
+    """Chooses among the worker's drafters."""
+
+    def __init__(
+        self,
+        copiers: Sequence[Copier],
+        model: ModelDrafter | None,
+        grammars: SessionGrammars | None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._copiers = copiers
+        self._model = model
+        self._grammars = grammars
+        self._clock = clock
+        self._yields = Yields(strength=4.0)
+        self._draws = DrawSeconds()
+
+    async def draft(self, asked: Asked) -> Chosen:
+        """The draft that is worth most; an empty one if none is worth its rows."""
+        choices = self._settle(asked)
+        verify = asked.request.verify_seconds
+        # Without the target's times only tokens count, and the draft is as long as was asked.
+        costs = Costs(verify[: asked.tokens + 1] if verify else [1.0] * (asked.tokens + 1), self._draws)
+        proposals = self._proposals(asked, [])
+        copies = [(one, choices.yields.chances(one.kind, len(one.token_ids))) for one in proposals]
+        drawn = choices.yields.chances(_MODEL, len(costs.verify) - 1) if self._model is not None else []
+        must_draw = bool(verify) and self._model is not None and choices.since_model >= _LONGEST_WITHOUT_MODEL
+        plan = best_plan(copies, drawn, costs, must_draw)
+        choices.proposed = proposals
+        choices.since_model = 0 if plan.drawn else choices.since_model + 1
+        return await self._carry_out(asked, plan, choices, costs)
+
+    def _settle(self, asked: Asked) -> _Choices:
+        """Judge what was proposed last by the tokens that have come since."""
+        choices: _Choices | None = asked.session.state.get(AUTO)
+        if choices is None:
+            choices = asked.session.state[AUTO] = _Choices(Yields(strength=6.0, prior=self._yields))
+        if asked.session.settle(AUTO) >= choices.at > 0:
+            came = asked.ids[choices.at :]
+            for proposal in choices.proposed:
+                choices.yields.observe(proposal.kind, proposal.token_ids, came)
+        choices.proposed, choices.at = [], len(asked.ids)
+        return choices
+
+    def _proposals(self, asked: Asked, ahead: list[int]) -> list[Proposal]:
+        """What the copying drafters would say after the context and `ahead`."""
+        found: list[Proposal] = []
+        for copier in self._copiers:
+            copy = copier.copy(asked, ahead)
+            if copy is None or (ahead and copy.match < _LEAST_EXTENDING_MATCH):
+                continue
+            drafts = permitted(asked, [copy.token_ids], self._grammars) if not ahead else [copy.token_ids]
+            if drafts:
+                found.append(Proposal((copier.source, match_class(copy.match)), drafts[0]))
+        return found
+
+    async def _carry_out(self, asked: Asked, plan: DraftPlan, choices: _Choices, costs: Costs) -> Chosen:
+        copied = plan.copy.token_ids[: plan.copied] if plan.copy is not None else []
+        parts = [DraftPart(source=plan.copy.kind[0], tokens=plan.copied)] if plan.copy is not None else []
+        drafted = certain(asked, [copied] if copied else [])
+        if plan.drawn and self._model is not None:
+            began = self._clock()
+            more = await self._model.go_on(asked, copied, plan.drawn)
+            seconds = self._clock() - began
+            token_ids = more.candidates[0].token_ids
+            if len(token_ids) < plan.drawn:  # it ended with a stop token, which may be drawn again
+                seconds = max(seconds, self._draws.of(plan.drawn))
+            self._draws.observe(plan.drawn, seconds)
+            if not copied:
+                choices.proposed.append(Proposal(_MODEL, token_ids))
+            drafted = Drafted([_joined(drafted.candidates, more.candidates)], more.cached_tokens, more.timings)
+            parts.append(DraftPart(source=_MODEL[0], tokens=len(token_ids)))
+            if len(token_ids) == plan.drawn and asked.request.verify_seconds:
+                return self._extend(asked, plan, choices, costs, Chosen(parts, drafted, plan.copied + plan.drawn))
+        return Chosen(parts, drafted, plan.copied + plan.drawn)
+
+    def _extend(self, asked: Asked, plan: DraftPlan, choices: _Choices, costs: Costs, so_far: Chosen) -> Chosen:
+        """Let a copy go on where the model ended, if that is worth its rows."""
+        ahead = so_far.drafted.candidates[0].token_ids
+        best: tuple[int, Proposal] | None = None
+        for proposal in self._proposals(asked, ahead):
+            chances = choices.yields.chances(proposal.kind, len(proposal.token_ids))
+            count = extended(plan, len(ahead), chances, costs)
+            if count and (best is None or count > best[0]):
+                best = count, proposal
+        if best is None:
+            return so_far
+        count, proposal = best
+        tail = certain(asked, [proposal.token_ids[:count]])
+        drafted = so_far.drafted
+        joined = _joined(drafted.candidates, tail.candidates)
+        return Chosen(
+            [*so_far.parts, DraftPart(source=proposal.kind[0], tokens=count)],
+            Drafted([joined], drafted.cached_tokens, drafted.timings),
+            so_far.planned + count,
+        )
+
+
+def _joined(first: Sequence[Candidate], second: Sequence[Candidate]) -> Candidate:
+    """One draft after the other, each token with the q that it was drawn from."""
+    parts = [*first, *second]
+    sends_q = all(part.q is not None for part in parts)
+    return Candidate(
+        token_ids=[token_id for part in parts for token_id in part.token_ids],
+        logprobs=[logprob for part in parts for logprob in part.logprobs or ()] if sends_q else None,
+        q=[top for part in parts for top in part.q or ()] if sends_q else None,
+    )

@@ -1,0 +1,80 @@
+"""What drafts of each kind have earned: how likely their token at each position is right, given those before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+Kind = tuple[str, int]
+"""A drafter's source, and the class of the match that it drafts from (0: it has none, like a model)."""
+
+_FADING = 0.97
+_FIRST_OF_MATCH = (0.55, 0.35, 0.45, 0.6, 0.75, 0.85, 0.92)
+
+
+def match_class(match: int) -> int:
+    """1: up to two tokens, 2: three, 3: four or five, 4: up to eight, 5: up to 16, 6: more."""
+    return next((number for number, most in enumerate((2, 3, 5, 8, 16), start=1) if match <= most), 6)
+
+
+def _group(position: int) -> int:
+    """Positions that share an estimate: 0, 1, 2, 3, 4 to 7, 8 to 15, 16 and up."""
+    return position if position < 4 else position.bit_length() + 1
+
+
+_GROUPS = _group(31) + 1
+
+
+@dataclass(slots=True)
+class _Counts:
+    reached: list[float] = field(default_factory=lambda: [0.0] * _GROUPS)
+    right: list[float] = field(default_factory=lambda: [0.0] * _GROUPS)
+
+
+class Yields:
+    """Beta posteriors by kind and group of positions, older drafts fading.
+
+    The prior of a group is `prior`'s estimate of it, or without one the rate of the group before it; it counts as much
+    as `strength` tokens.
+    """
+
+    def __init__(self, strength: float, prior: Yields | None = None) -> None:
+        self._strength = strength
+        self._prior = prior
+        self._counts: dict[Kind, _Counts] = {}
+
+    def observe(self, kind: Kind, draft: Sequence[int], text: Sequence[int]) -> None:
+        """A draft of this kind, and the text that came in its place: what lies beyond either says nothing."""
+        if self._prior is not None:
+            self._prior.observe(kind, draft, text)
+        counts = self._counts.setdefault(kind, _Counts())
+        for position, (drafted, token_id) in enumerate(zip(draft, text, strict=False)):
+            group, right = _group(position), drafted == token_id
+            counts.reached[group] = counts.reached[group] * _FADING + 1.0
+            counts.right[group] = counts.right[group] * _FADING + right
+            if not right:
+                return
+
+    def chances(self, kind: Kind, count: int) -> list[float]:
+        """That the first 1, 2, …, `count` tokens of such a draft are all right."""
+        rates = self._rates(kind)
+        chances, chance = [], 1.0
+        for position in range(count):
+            chance *= rates[_group(position)]
+            chances.append(chance)
+        return chances
+
+    def _rates(self, kind: Kind) -> list[float]:
+        priors = self._prior._rates(kind) if self._prior is not None else None
+        counts = self._counts.get(kind)
+        if counts is None and priors is not None:
+            return priors
+        counts = counts or _Counts()
+        rates: list[float] = []
+        for group in range(_GROUPS):
+            if priors is not None:
+                mean = priors[group]
+            else:
+                mean = rates[-1] if rates else _FIRST_OF_MATCH[kind[1]]
+            rates.append((counts.right[group] + self._strength * mean) / (counts.reached[group] + self._strength))
+        return rates

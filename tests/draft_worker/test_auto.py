@@ -1,0 +1,148 @@
+"""`draft_model: auto` over the wire: who is asked, how drafts are continued, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from basics.names import AUTO
+from draft_worker.plans import Costs, DrawSeconds, Proposal, best_plan, extended
+from draft_worker.yields import Yields, match_class
+from testing.fakes.runner import FakeRunner
+from testing.wire import async_test, request
+from testing.worker_apps import STOP, drafter, target
+
+CHEAP = [1.0 + 0.01 * count for count in range(33)]
+DEAR = [1.0 + 1.0 * count for count in range(33)]
+NO_STOP = {"logit_bias": {str(STOP): -100.0}, "temperature": 0.0}
+FOLLOWED = [5, 10, 11, 12, 13, 14, 15, 16, 17]
+"""A prompt of one token, and an output that has followed its prediction so far."""
+REPEATED = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 1, 2, 3, 4, 5]
+
+
+def sources(answer: Any) -> list[str]:
+    return [part["source"] for part in answer["parts"]]
+
+
+@async_test
+async def test_a_long_match_is_copied_and_no_match_is_drawn() -> None:
+    async with drafter() as worker:
+        asked = {"draft_model": AUTO, "verify_seconds": CHEAP[:5], "sampling": NO_STOP}
+        answer = await worker.draft(ids=REPEATED, **asked)
+        assert (answer["source"], sources(answer)[0]) == ("lookup", "lookup")
+        assert answer["candidates"][0]["token_ids"][:4] == [6, 7, 8, 9]
+        answer = await worker.draft(ids=[20, 11, 23], session_id="t", **asked)
+        assert sources(answer) == ["model"]
+        assert answer["planned"] == len(answer["candidates"][0]["token_ids"])
+
+
+@async_test
+async def test_nothing_is_drafted_where_nothing_is_worth_its_rows() -> None:
+    async with drafter(lookup=True) as worker:
+        answer = await worker.draft(ids=REPEATED, draft_model=AUTO, verify_seconds=DEAR[:5])
+        assert (answer["source"], answer["candidates"], answer["planned"]) == (AUTO, [], 0)
+        answer = await worker.draft(ids=REPEATED, draft_model=AUTO, round=1)
+        assert answer["source"] == "lookup", "without the target's times only tokens count"
+
+
+@async_test
+async def test_a_copy_that_ends_is_continued_by_the_model_with_the_targets_own_noise() -> None:
+    """The model draws as if the copy were text: where both are right all of it is accepted."""
+    runner = FakeRunner(8)
+    async with drafter(runner) as worker, target() as judge:
+        predicted = {"prediction": {"token_ids": [*FOLLOWED[1:], 6]}, "num_prompt_tokens": 1}
+        answer = await worker.draft(
+            ids=FOLLOWED, draft_model=AUTO, verify_seconds=CHEAP[:6], draft_tokens=5, sampling=NO_STOP, **predicted
+        )
+        drafted = answer["candidates"][0]["token_ids"]
+        assert sources(answer)[:2] == ["prediction", "model"]
+        assert sum(part["tokens"] for part in answer["parts"]) == len(drafted) == answer["planned"]
+        # After the copy, the very tokens that the target goes on with.
+        verdict = await judge.verify(
+            ids=[*FOLLOWED, drafted[0]],
+            candidates=[{"token_ids": drafted[1 : 1 + answer["parts"][1]["tokens"]]}],
+            sampling=NO_STOP,
+        )
+        assert verdict["num_accepted"] == answer["parts"][1]["tokens"]
+
+
+@async_test
+async def test_every_token_of_a_mixed_draft_has_the_q_it_was_drawn_from() -> None:
+    async with drafter() as worker:
+        answer = await worker.draft(
+            ids=FOLLOWED,
+            num_prompt_tokens=1,
+            draft_model=AUTO,
+            verify_seconds=CHEAP[:6],
+            draft_tokens=5,
+            want_q=True,
+            sampling={"temperature": 1.0},
+            prediction={"token_ids": [*FOLLOWED[1:], 6]},
+        )
+        assert sources(answer)[:2] == ["prediction", "model"]
+        (candidate,) = answer["candidates"]
+        assert (candidate["token_ids"][0], candidate["q"][0]) == (6, {"token_ids": [6], "logprobs": [0.0]})
+        for token_id, q in zip(candidate["token_ids"], candidate["q"], strict=True):
+            assert token_id in q["token_ids"]
+        assert len(candidate["q"][1]["token_ids"]) > 1
+
+
+@async_test
+async def test_what_auto_cannot_do_is_refused_by_name() -> None:
+    async with drafter(lookup=True) as worker:
+        for fields, field in (
+            ({"num_candidates": 2}, "num_candidates"),
+            ({"verify_seconds": [1.0, 2.0]}, "verify_seconds"),
+        ):
+            status, body = await worker.post(
+                "/v1/draft", request([1, 2], **{"draft_tokens": 4, "draft_model": AUTO, **fields})
+            )
+            assert (status, body["error"]["field"]) == (400, field)
+        status, body = await worker.post("/v1/draft", request([1, 2], draft_tokens=0, verify_seconds=[0.0]))
+        assert (status, body["error"]["field"]) == (422, "verify_seconds.0")
+
+
+def test_yields_learn_from_what_came_alone() -> None:
+    yields = Yields(strength=4.0)
+    kind = ("lookup", match_class(8))
+    before = yields.chances(kind, 8)
+    yields.observe(kind, [1, 2, 3, 4], [])
+    assert yields.chances(kind, 8) == before, "nothing has come yet"
+    for _ in range(50):
+        yields.observe(kind, [1, 2, 3, 4], [1, 2, 9])
+    chances = yields.chances(kind, 4)
+    assert chances[1] > 0.8
+    assert chances[2] < 0.2
+
+
+def test_a_session_corrects_what_is_known_of_all() -> None:
+    everybody = Yields(strength=4.0)
+    for _ in range(100):
+        everybody.observe(("model", 0), [1], [1])
+    session = Yields(strength=6.0, prior=everybody)
+    assert session.chances(("model", 0), 1) == everybody.chances(("model", 0), 1)
+    for _ in range(40):
+        session.observe(("model", 0), [1], [2])
+    assert session.chances(("model", 0), 1)[0] < 0.3
+
+
+def test_the_best_plan_weighs_chances_rows_and_draws() -> None:
+    copy = Proposal(("lookup", 3), [1, 2, 3])
+    draws = DrawSeconds()
+    for count in (1, 2, 4, 8) * 4:
+        draws.observe(count, 0.1 * count)
+    sure, unsure, drawn = [0.9, 0.85, 0.8], [0.2, 0.1, 0.05], [0.8, 0.64, 0.5]
+    cheap = Costs(CHEAP[:7], draws)
+    plan = best_plan([(copy, sure)], drawn, cheap)
+    assert (plan.copied, plan.drawn > 0) == (3, True), "a copy that the model goes on from"
+    plan = best_plan([(copy, unsure)], drawn, cheap)
+    assert (plan.copied, plan.drawn > 0) == (0, True)
+    plan = best_plan([(copy, unsure)], drawn, Costs(DEAR[:7], draws))
+    assert (plan.copied, plan.drawn) == (0, 0)
+    assert best_plan([(copy, sure)], drawn, Costs(DEAR[:7], draws), must_draw=True).drawn > 0
+
+
+def test_a_copy_goes_on_from_the_model_as_far_as_it_is_worth_its_rows() -> None:
+    plan = best_plan([], [0.9, 0.8], Costs(CHEAP[:9]))
+    assert plan.drawn == 2
+    assert extended(plan, 2, [0.9] * 10, Costs(CHEAP[:9])) == 6
+    assert extended(plan, 2, [0.01] * 10, Costs(DEAR[:9])) == 0

@@ -1,0 +1,204 @@
+"""An agent's day on a virtual clock: the real chooser and planner, against the drafters one by one.
+
+Texts are made of stretches: `prose` says nothing twice, `code` says short pieces again, `call` says what an earlier
+answer said, `quotation` says long pieces of the prompt again. The target always says the text; a model is right about a
+token as often as it is in stretches of that kind.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from basics.names import AUTO
+from config.workers import DraftWorkerConfig
+from draft_worker.auto import Auto
+from draft_worker.drafter import Asked, Copier, Means, Memory
+from draft_worker.drafters.history import HistoryDrafter
+from draft_worker.drafters.lookup import LookupDrafter
+from draft_worker.engine import Drafted
+from draft_worker.memory import AnswerMemory
+from protocol.messages import Candidate, DraftRequest, DraftTimings, StepTime
+from server.fleet.times import DraftTimes, StepTimes
+from server.rounds.adaptive.planner import AdaptivePlanner, PairState, RoundOutcome, Times
+from worker.session import Session
+
+MODEL_IS_RIGHT = {"prose": 0.7, "code": 0.75, "call": 0.6, "quotation": 0.7}
+KINDS: dict[str, list[str]] = {
+    "prose": ["prose"] * 8,
+    "code": ["code"] * 8,
+    "calls": ["call"] * 8,
+    "quotation": ["quotation"] * 8,
+    "mixed": ["prose", "code", "call", "quotation"] * 2,
+}
+SINGLES = ("lookup", "history", "model")
+_STRETCH = 64
+_SCOPE = "a" * 32
+_WRONG = 10**6
+_NO_TIME = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.0)
+
+
+@dataclass
+class Machine:
+    """Seconds: of the target's passes, of a call to the draft worker, of the model's draws."""
+
+    step: float = 0.030
+    per_row: float = 0.002
+    call: float = 0.0005
+    fixed: float = 0.002
+    per_token: float = 0.003
+    noise: float = 0.05
+    rng: Random = field(default_factory=lambda: Random(1))
+    now: float = 0.0
+
+    def take(self, seconds: float) -> float:
+        seconds *= self.rng.uniform(1 - self.noise, 1 + self.noise)
+        self.now += seconds
+        return seconds
+
+
+@dataclass
+class Text:
+    """A prompt's length, all ids, and for each whether a model is right about it."""
+
+    prompt: int
+    ids: list[int]
+    easy: list[bool]
+
+
+def write(rng: Random, stretches: list[str], earlier: list[list[int]]) -> Text:
+    ids = [rng.randrange(50_000) for _ in range(400)]
+    text = Text(len(ids), ids, [False] * len(ids))
+    for kind in stretches:
+        end = len(ids) + _STRETCH
+        while len(ids) < end:
+            piece = [rng.randrange(50_000) for _ in range(4)]
+            if kind == "code" and rng.random() < 0.5:
+                start = rng.randrange(len(ids) - 16)
+                piece += ids[start : start + rng.randint(6, 14)]
+            elif kind == "call":
+                said = rng.choice(earlier)
+                start = rng.randrange(len(said) - 40)
+                piece = said[start : start + 40]
+            elif kind == "quotation":
+                start = rng.randrange(text.prompt - 40)
+                piece = ids[start : start + 40]
+            ids += piece
+            text.easy += [rng.random() < MODEL_IS_RIGHT[kind] for _ in piece]
+        del ids[end:], text.easy[end:]
+    return text
+
+
+class ScriptedModel:
+    """A draft model that knows the text, and is wrong where it is not easy."""
+
+    source = "model"
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.text = Text(0, [], [])
+
+    async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
+        self._machine.take(self._machine.fixed + self._machine.per_token * tokens)
+        start, text = len(asked.ids) + len(ahead), self.text
+        drafted = [
+            text.ids[place] if place < len(text.ids) and text.easy[place] else _WRONG
+            for place in range(start, start + tokens)
+        ]
+        return Drafted([Candidate(token_ids=drafted)], 0, _NO_TIME)
+
+
+class Day:
+    """Requests one after the other, all by one drafter (or `auto`), whose estimates live on."""
+
+    def __init__(self, drafter: str, most: int, machine: Machine, seed: int, with_model: bool = True) -> None:
+        self.machine = machine
+        self.drafter = drafter
+        self._most = most
+        self._rng = Random(seed)
+        self._model = ScriptedModel(machine)
+        memory = AnswerMemory(2**24)
+        self._earlier = [[self._rng.randrange(50_000) for _ in range(200)] for _ in range(8)]
+        for said in self._earlier:
+            memory.add(_SCOPE, said)
+        means = Means(DraftWorkerConfig(), memory=memory)
+        self._copiers: dict[str, Copier] = {}
+        for kind in (HistoryDrafter, LookupDrafter):
+            made = kind.of(means)
+            assert isinstance(made, Copier)
+            self._copiers[kind.source] = made
+        model: Any = self._model if with_model else None
+        self._auto = Auto(list(self._copiers.values()), model, None, lambda: machine.now)
+        self._pair = PairState()
+        curve = [StepTime(rows=rows, seconds=machine.step + machine.per_row * (rows - 1)) for rows in (1, 2, 8, 64)]
+        self._times = Times(StepTimes(curve), DraftTimes([]))
+
+    async def answer(self, stretches: list[str]) -> float:
+        """Decode one text; its seconds."""
+        machine, times = self.machine, self._times
+        text = self._model.text = write(self._rng, stretches, self._earlier)
+        chooses = self.drafter == AUTO
+        planner = AdaptivePlanner(self._pair, 5, self._most, 1, worker_chooses=chooses)
+        session: Session[Memory] = Session("s", None, {}, list(text.ids[: text.prompt]))
+        began = machine.now
+        while (done := len(session.ids)) < len(text.ids):
+            left = len(text.ids) - done
+            plan = planner.plan(times)
+            if plan.draft_tokens == 0 or left == 1:
+                for _ in range(min(plan.plain_tokens or 1, left)):
+                    times.steps.observe_plain(1, machine.take(machine.step))
+                    planner.observe_plain(1)
+                    session.ids.append(text.ids[len(session.ids)])
+                continue
+            most = min(plan.draft_tokens, left - 1)
+            start = machine.now
+            machine.take(machine.call)
+            draft, planned = await self._draft(session, most)
+            draft_seconds = machine.now - start
+            accepted = 0
+            while accepted < len(draft) and draft[accepted] == text.ids[done + accepted]:
+                accepted += 1
+            rows = 1 + len(draft)
+            took = machine.take(machine.step + machine.per_row * (rows - 1))
+            times.steps.observe_verify(rows, rows, took, took)
+            times.drafts.observe(planned, draft_seconds)
+            planner.observe(
+                RoundOutcome(planned, 1, len(draft), accepted, accepted + 1, 0, draft_seconds, False, took, rows),
+                times,
+            )
+            session.ids.extend(text.ids[done : done + accepted + 1])
+        return machine.now - began
+
+    async def _draft(self, session: Session[Memory], most: int) -> tuple[list[int], int]:
+        verify = [self._times.steps.verify(1 + count) for count in range(most + 1)]
+        asked = Asked(_request(most, verify), session, 0, 0.0)
+        if self.drafter == AUTO:
+            chosen = await self._auto.draft(asked)
+            candidates = chosen.drafted.candidates
+            return (candidates[0].token_ids if candidates else []), chosen.planned
+        if self.drafter == "model":
+            return (await self._model.go_on(asked, [], most)).candidates[0].token_ids, most
+        copy = self._copiers[self.drafter].copy(asked, [])
+        return (copy.token_ids if copy is not None else []), most
+
+
+_BASE = DraftRequest.model_validate_json(
+    '{"session_id": "s", "round": 0, "context": {"start": 0, "token_ids": [1], "prefix_hash": "e4a6a0577479b2b4"},'
+    ' "num_prompt_tokens": 1, "max_tokens": 512, "sampling": {"seed": 1}, "draft_tokens": 1}'
+)
+
+
+def _request(most: int, verify: list[float]) -> DraftRequest:
+    return _BASE.model_copy(update={"draft_tokens": most, "verify_seconds": verify, "history": _SCOPE})
+
+
+async def tokens_per_second(
+    drafter: str, kind: str, most: int = 32, seed: int = 1, requests: int = 8, **settings: Any
+) -> float:
+    """Of all but the first two requests of a day."""
+    with_model = settings.pop("with_model", True)
+    machine = Machine(**settings, rng=Random(seed))
+    day = Day(drafter, most, machine, seed, with_model)
+    seconds = [await day.answer(KINDS[kind]) for _ in range(requests)]
+    return (requests - 2) * len(KINDS[kind]) * _STRETCH / sum(seconds[2:])
