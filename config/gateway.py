@@ -123,6 +123,7 @@ class GatewayConfig(BaseModel):
         default=True, description="show the vllm:spec_decode_* counters too, for tools that read no others"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+    log_format: Literal["console", "json"] = Field(default="console", description="lines for people, or JSON objects")
     log_content: bool = Field(default=False, description="log decisions with tokens in them if a request asks")
 
     @field_validator("target_urls", "draft_urls")

@@ -99,6 +99,7 @@ class WorkerConfig(BaseModel):
         default=False, description="load weights that torch pickled, which can run code, if a model has no others"
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="what is logged")
+    log_format: Literal["console", "json"] = Field(default="console", description="lines for people, or JSON objects")
 
     @model_validator(mode="after")
     def _settings_of_the_engine(self) -> Self:

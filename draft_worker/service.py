@@ -95,6 +95,8 @@ class DraftService:
                 timings=drafted.timings,
             )
             self._metrics.draft_done(context_tokens, response)
+            first = response.candidates[0].token_ids if response.candidates else []
+            session.account.add(response.timings, drafted=len(first))
             return response
 
         call = await self.sessions.start(request, work)
@@ -134,6 +136,7 @@ class DraftService:
         raise EngineFailure("no drafter answers this request")
 
     def _on_drop(self, session: Session[Any]) -> None:
+        session.account.tell("draft", session.key)
         for keeper in (self.engine, self._grammars):
             if keeper is not None:
                 keeper.disown(session.serial)

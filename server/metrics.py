@@ -130,9 +130,12 @@ class GatewayMetrics:
         """A pair of models as a label's value."""
         return self._pairs.label(pair or None)
 
-    def text(self, pairs: Iterable[str] = ()) -> bytes:
-        """In Prometheus' text format. The counters of these pairs are there even if nothing was drafted yet."""
+    def text(self, pairs: Iterable[str] = (), draft_tokens: int = 0) -> bytes:
+        """In Prometheus' text format. The counters of these pairs are there even if nothing was drafted yet, with
+        `draft_tokens` positions."""
         for pair in map(self.pair_label, pairs):
+            for position in range(draft_tokens):
+                self.accepted_per_pos.labels(pair, position)
             for source in _SOURCES:
                 for counter in (self.drafts, self.draft_tokens, self.accepted):
                     counter.labels(pair, source)

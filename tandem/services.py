@@ -10,6 +10,7 @@ from pathlib import Path
 
 from config.roles import DraftSettings, ServeSettings, TargetSettings
 from config.settings import UnusableFile
+from serving.logs import set_up_logging
 from serving.runner import HttpServer, settle_heap
 from tandem.addresses import is_loopback, listening_fault
 
@@ -22,7 +23,7 @@ def run_gateway(settings: ServeSettings) -> None:
     from server.app import create_app
     from server.fleet_backend import Fleet
 
-    _set_up_logging(settings.log_level)
+    set_up_logging(settings.log_level, settings.log_format)
     if not (settings.api_keys or settings.api_key_file):
         warn_if_public(settings.host, "the gateway", "set TANDEM_SERVE_API_KEYS or --api-key-file")
     with _file_of("worker_ca_file", settings.worker_ca_file):
@@ -81,12 +82,7 @@ def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:
     """Logging, the warning, and what torch reads from the environment as it loads: call it before torch is imported."""
     from engines.torch.environment import prepare_environment
 
-    _set_up_logging(settings.log_level)
+    set_up_logging(settings.log_level, settings.log_format)
     if not settings.worker_token:
         warn_if_public(settings.host, "this worker", "set TANDEM_WORKER_TOKEN, here and on the gateway")
     prepare_environment(settings.threads, bool(settings.batch_invariant))
-
-
-def _set_up_logging(level: str) -> None:
-    logging.basicConfig(level=level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs a line for every request

@@ -32,7 +32,7 @@ class TargetService:
         self._metrics = metrics
         self.sessions: SessionTable[None] = SessionTable(
             lambda: None,
-            lambda session: engine.disown(session.serial),
+            self._on_drop,
             config.max_sessions,
             config.max_session_tokens,
             config.session_idle_ms / 1000,
@@ -47,7 +47,7 @@ class TargetService:
             context_tokens = len(session.ids)
             response = await self.engine.verify(request, session.ids, _owner(session), deadline)
             session.emit(response.token_ids)
-            self._metrics.round_done(context_tokens, response)
+            self._note(session, context_tokens, response)
             return response
 
         call = await self.sessions.start(request, work)
@@ -69,8 +69,10 @@ class TargetService:
         """
         check_generate(request, self.engine.info)
         rounds = self.engine.rounds()
+        served: list[Session[None]] = []
 
         async def work(session: Session[None]) -> None:
+            served.append(session)
             emitted: list[int] = []
             try:
                 await self.engine.generate(request, session.ids, _owner(session), rounds, emitted)
@@ -90,11 +92,21 @@ class TargetService:
                     raise DeadlineExceeded("no token came in time", "deadline_ms") from None
                 except StopAsyncIteration:
                     return
-                self._metrics.round_done(context_tokens, response)
+                self._note(served[0], context_tokens, response)
                 context_tokens = 0
                 yield response
         finally:
             self.sessions.leave(call)
+
+    def _note(self, session: Session[None], context_tokens: int, response: VerifyResponse) -> None:
+        self._metrics.round_done(context_tokens, response)
+        session.account.add(
+            response.timings, len(response.token_ids), drafted=response.num_drafted, accepted=response.num_accepted
+        )
+
+    def _on_drop(self, session: Session[None]) -> None:
+        self.engine.disown(session.serial)
+        session.account.tell("target", session.key)
 
     @property
     def info(self) -> ModelInfo:

@@ -9,6 +9,7 @@ import time
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import EngineFailure
+from serving.request_id import HEADER, REQUEST_ID, valid_id
 from worker.answers import error_response
 from worker.errors import Unauthorized
 from worker.metrics import WorkerMetrics
@@ -31,6 +32,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        given = next((value for name, value in scope["headers"] if name == HEADER.encode()), b"")
+        REQUEST_ID.set(valid_id(given.decode("latin-1")))
         status = 0
         began = time.perf_counter()
 
@@ -54,6 +57,8 @@ class Guard:
             await error_response(failure)(scope, receive, noted)
         finally:
             path = getattr(scope.get("route"), "path", "other")
+            if scope["path"].startswith(PROTECTED) and status >= 400:  # what went well is in the session's one line
+                logger.warning("call refused", extra={"endpoint": path, "status": status})
             self._metrics.requests.labels(path, str(status)).inc()
             self._metrics.request_seconds.labels(path).observe(time.perf_counter() - began)
 

@@ -11,6 +11,7 @@ from basics.prefix import shared_prefix
 from protocol.errors import BadRequest, ContextMismatch
 from protocol.hashing import PrefixHashes
 from protocol.messages import Context
+from worker.account import Account
 from worker.calls import Call
 
 S = TypeVar("S")
@@ -36,6 +37,7 @@ class Session(Generic[S]):
     counted: int = 0
     used: float = field(default_factory=time.monotonic)
     answered: bool = False
+    account: Account = field(default_factory=Account)
     _settled: dict[str, int] = field(default_factory=dict)
     serial: int = field(default_factory=lambda: next(_serials))
 

@@ -18,6 +18,8 @@ from pydantic import ValidationError
 from protocol import errors as wire
 from protocol.messages import Ready
 from server.fleet.failures import BadAnswer, TooLate, WorkerFailure, WorkerUnreachable, failure_of
+from serving.request_id import HEADER as REQUEST_ID_HEADER
+from serving.request_id import REQUEST_ID
 
 # uvicorn closes idle connections after 5 seconds: let go first, so that no request meets a closing connection.
 _KEEP_ALIVE_SECONDS = 4.0
@@ -116,7 +118,9 @@ class Transport:
 
     async def _send(self, method: str, path: str, body: bytes | None) -> aiohttp.ClientResponse:
         assert self._session is not None
-        headers = {"Content-Type": "application/json"} if body is not None else None
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        if request_id := REQUEST_ID.get():
+            headers[REQUEST_ID_HEADER] = request_id
         try:
             return await self._session.request(
                 method, self.url + path, data=body, headers=headers, allow_redirects=False

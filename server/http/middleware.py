@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 import traceback
 import uuid
@@ -21,10 +20,10 @@ from server.http.record import RequestRecord, begin_record, note_error
 from server.metrics import GatewayMetrics
 from serving.connection import abort
 from serving.disconnects import CLIENT_GONE_STATUS, ClientGone
+from serving.request_id import HEADER, REQUEST_ID, valid_id
 
 logger = logging.getLogger(__name__)
 
-_REQUEST_ID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
 _GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"})
 
@@ -49,8 +48,8 @@ class RequestBoundary:
             await self._app(scope, receive, send)
             return
         arrived = time.monotonic()
-        given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        request_id = valid_id(Headers(scope=scope).get(HEADER, "")) or uuid.uuid4().hex
+        REQUEST_ID.set(request_id)
         record = RequestRecord(request_id, arrived)
         begin_record(scope, record)
         status = 0
@@ -60,7 +59,7 @@ class RequestBoundary:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = request_id
+                headers[HEADER] = request_id
                 headers["openai-processing-ms"] = str(round((time.monotonic() - arrived) * 1000))
             await send(message)
 
@@ -85,7 +84,9 @@ class RequestBoundary:
             self._metrics.http_requests.labels(_known(scope["method"]), path, status).inc()
             elapsed = (time.monotonic() - arrived) * 1000
             level = logging.DEBUG if path in _OPEN_PATHS else logging.INFO  # asked every few seconds
-            logger.log(level, "%s %s %d %.0f ms id=%s", _known(scope["method"]), path, status, elapsed, request_id)
+            method = _known(scope["method"])
+            facts = {"method": method, "path": path, "status": status, "ms": round(elapsed, 1), **record.fields()}
+            logger.log(level, "%s %s %d", method, path, status, extra={"request_id": request_id, **facts})
 
 
 def _path(scope: Scope) -> str:

@@ -13,6 +13,7 @@ from server.errors import NoModelYet
 from server.gateway import Gateway, gateway_of
 
 router = APIRouter()
+_USUAL_DRAFT_TOKENS = 5
 
 Served = Annotated[Gateway, Depends(gateway_of)]
 
@@ -43,4 +44,5 @@ async def ready(gateway: Served, response: Response) -> Ready:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def prometheus(gateway: Served) -> Response:
     """Metrics in Prometheus' text format."""
-    return Response(gateway.metrics.text(gateway.backend.pairs()), media_type=CONTENT_TYPE_LATEST)
+    usual = gateway.config.draft_tokens or _USUAL_DRAFT_TOKENS
+    return Response(gateway.metrics.text(gateway.backend.pairs(), usual), media_type=CONTENT_TYPE_LATEST)

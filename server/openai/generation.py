@@ -12,6 +12,7 @@ from types import TracebackType
 from protocol.errors import WireError
 from server.backend import RoundSource
 from server.errors import ApiError, InternalError, TookTooLong, Unavailable, from_wire
+from server.http.record import RequestRecord
 from server.metrics import GatewayMetrics
 from server.text.choice import Choice, Delta
 from serving.tasks import TaskOwner
@@ -37,13 +38,16 @@ class Generation:
         background: TaskOwner,
         arrived: float,
         timeout: float,
+        record: RequestRecord | None = None,
     ) -> None:
-        """`arrived` is when the request came (time.monotonic()); `timeout` the seconds it may take from now."""
+        """`arrived` is when the request came (time.monotonic()); `timeout` the seconds it may take from now. `record`
+        is told of every round."""
         self.choices = choices
         self._source = source
         self._metrics = metrics
         self._background = background
         self._arrived = arrived
+        self._record = record
         self._deadline = time.monotonic() + timeout
         self._queue: asyncio.Queue[Delta | ApiError] = asyncio.Queue(_QUEUED_DELTAS * len(choices))
         self._tasks: list[tuple[Choice, asyncio.Task[None]]] = []
@@ -113,6 +117,9 @@ class Generation:
                 async for round in rounds:
                     delta = choice.push(round)
                     observed.round(round, choice, len(delta.token_ids))
+                    if self._record is not None:
+                        accepted = choice.counts.step_accepted[-1] if round.num_drafted else 0
+                        self._record.add(round, len(delta.token_ids), accepted)
                     await self._queue.put(delta)
                     if delta.finish_reason is not None:
                         return

@@ -78,12 +78,16 @@ async def answer(
     whole: Callable[[list[list[Delta]]], BaseModel],
 ) -> Response:
     """`whole` makes the answer in one piece from each choice's deltas."""
+    record = record_of(request.scope)
+    if record is not None:
+        record.answer_id = plan.id
     run = Generation(
         gateway.backend,
         plan.choices,
         metrics=gateway.metrics,
         background=gateway.background,
         arrived=arrival(request),
+        record=record,
         timeout=gateway.config.request_timeout_seconds,
     )
     if plan.stream:

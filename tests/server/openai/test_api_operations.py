@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
-from api_doubles import MODEL, Running, ScriptedBackend, Start
+from api_doubles import END, MODEL, Running, ScriptedBackend, Start, make_round
 from prometheus_client.parser import text_string_to_metric_families
 
 from config.gateway import GatewayConfig
 from server.app import create_app
+from server.backend import GenerationRequest, Round
+from server.errors import NoTarget
 from server.http import auth
 
 
@@ -163,3 +168,89 @@ def test_the_openapi_document_is_whole(gateway: Running) -> None:
 @pytest.mark.parametrize("path", ["/docs", "/redoc"])
 def test_no_page_that_loads_scripts_from_elsewhere(gateway: Running, path: str) -> None:
     assert gateway.get(path).status_code == 404
+
+
+def test_refusals_are_counted_under_their_path(start: Start) -> None:
+    running = start(api_keys=["one"])
+    assert running.post("/v1/chat/completions", {}).status_code == 401
+    assert running.get("/v1/models/some/model").status_code == 401
+    assert running.get("/nothing/here").status_code == 401
+    found = samples(running)
+    for method, path in (("POST", "/v1/chat/completions"), ("GET", "/v1/models/{model_id:path}"), ("GET", "unknown")):
+        assert found[f"tandem_http_requests_total{{method={method},path={path},status=401}}"] == 1
+
+
+def test_failures_are_there_before_the_first(start: Start) -> None:
+    found = samples(start())
+    for reason in ("stop", "length", "abort", "error"):
+        assert found[f"tandem_request_success_total{{finished_reason={reason}}}"] == 0
+    for code, status in (("no_target", 503), ("overloaded", 429), ("internal_error", 500), ("invalid_api_key", 401)):
+        assert found[f"tandem_request_errors_total{{code={code},status={status}}}"] == 0
+    for source in ("model", "lookup"):
+        labels = f"pair={MODEL}+lookup,source={source}"
+        assert found[f"tandem_spec_decode_num_drafts_total{{{labels}}}"] == 0
+
+
+def test_an_error_inside_a_stream_is_no_success(start: Start) -> None:
+    async def breaks(request: GenerationRequest) -> AsyncGenerator[Round, None]:
+        yield make_round([40, 41])
+        raise NoTarget("the last one is gone")
+
+    running = start(ScriptedBackend(script=breaks))
+    answer = running.chat(stream=True)
+    assert answer.status_code == 200
+    assert "no_target" in answer.text
+    found = samples(running)
+    assert found["tandem_request_success_total{finished_reason=error}"] == 1
+    assert found["tandem_http_requests_total{method=POST,path=/v1/chat/completions,status=503}"] == 1
+    assert "tandem_http_requests_total{method=POST,path=/v1/chat/completions,status=200}" not in found
+    assert found["tandem_request_errors_total{code=no_target,status=503}"] == 1
+
+
+def test_a_client_that_leaves_in_mid_stream_is_no_success(start: Start) -> None:
+    async def goes_on(request: GenerationRequest) -> AsyncGenerator[Round, None]:
+        while True:
+            yield make_round([40, 41])
+            await asyncio.sleep(0.01)
+
+    running = start(ScriptedBackend(script=goes_on))
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    with httpx.stream("POST", f"{running.url}/v1/chat/completions", json=body, trust_env=False) as stream:
+        next(stream.iter_lines())
+    assert running.backend.gone.wait(10)
+    left = "tandem_http_requests_total{method=POST,path=/v1/chat/completions,status=499}"
+    until = time.monotonic() + 10
+    while left not in (found := samples(running)):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert found[left] == 1
+    assert found["tandem_request_success_total{finished_reason=abort}"] == 1
+
+
+def test_vllms_names_hold_the_same_and_can_be_turned_off(start: Start) -> None:
+    running = start(ScriptedBackend(tokens_a_round=3))
+    told = running.chat().json()["metrics"]["speculative_decoding"]
+    found = samples(running)
+    labels = f"engine=0,model_name={MODEL}"
+    assert found[f"vllm:spec_decode_num_drafts_total{{{labels}}}"] == told["num_spec_steps"]
+    assert found[f"vllm:spec_decode_num_draft_tokens_total{{{labels}}}"] == told["num_draft_tokens"]
+    assert found[f"vllm:spec_decode_num_accepted_tokens_total{{{labels}}}"] == told["num_accepted_draft_tokens"]
+    positions = [value for name, value in found.items() if name.startswith("vllm:") and "position=" in name]
+    assert sum(positions) == told["num_accepted_draft_tokens"]
+    off = start(vllm_metric_names=False)
+    assert not [name for name in samples(off) if name.startswith("vllm:")]
+
+
+def test_plain_answers_have_no_acceptance(start: Start) -> None:
+    async def plainly(request: GenerationRequest) -> AsyncGenerator[Round, None]:
+        yield make_round([40, END], num_drafted=0, num_accepted=0, stop_reason="stop_token", stop_token_id=END)
+
+    running = start(ScriptedBackend(script=plainly))
+    assert "metrics" not in running.chat(speculative={"enabled": False}).json()
+    assert running.chat().json()["metrics"]["speculative_decoding"]["mean_acceptance_length"] == 1.0
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models"])
+def test_head_answers_as_get_does(gateway: Running, path: str) -> None:
+    answer = gateway.http.head(gateway.url + path)
+    assert (answer.status_code, answer.content) == (200, b"")

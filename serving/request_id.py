@@ -1,0 +1,17 @@
+"""The id of the HTTP request that a task works for: told to the workers and named in every line that is logged."""
+
+from __future__ import annotations
+
+import re
+from contextvars import ContextVar
+
+HEADER = "x-request-id"
+REQUEST_ID: ContextVar[str] = ContextVar("request_id", default="")
+"""Empty outside of requests. Tasks that a request starts have it too."""
+
+_VALID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
+
+
+def valid_id(given: str) -> str:
+    """`given`, or "" if it is nothing to put into logs and headers."""
+    return given if _VALID.fullmatch(given) else ""
