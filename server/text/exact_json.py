@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from typing import Any, NoReturn
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -21,6 +22,11 @@ def loads(text: str | bytes) -> Any:
         return json.loads(decoded, parse_constant=_no_constant, parse_float=_finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    except ValueError as error:
+        if "int_max_str_digits" not in str(error):
+            raise
+        # Python refuses to read such integers, as that takes time quadratic in their length.
+        raise ValueError(f"it holds an integer of more than {sys.get_int_max_str_digits()} digits") from None
 
 
 def dumps(value: Any) -> str:
