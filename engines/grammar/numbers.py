@@ -16,6 +16,9 @@ from engines.grammar.charsets import CharSet, union
 from engines.grammar.errors import GrammarError
 
 MAX_DIGITS = 40
+MAX_PLACES = 17
+"""Digits that a fraction may have: no 64-bit float from 0.1 on needs more, and a small model that has begun to write
+zeros comes to an end."""
 MAX_REMAINDERS = 1_500
 _MINUS, _POINT = ord("-"), ord(".")
 _CHARSETS: tuple[CharSet, ...] = tuple(((ord(c), ord(c)),) for c in "-.0123456789")
@@ -27,31 +30,31 @@ def exact(value: int | float) -> Fraction:
 
 
 class _Spelling:
-    """-?(0|[1-9][0-9]*)(.[0-9]+)? without a negative zero; `whole`: without the fraction."""
+    """-?(0|[1-9][0-9]*)(.[0-9]{1,MAX_PLACES})? without a negative zero; `whole`: without the fraction."""
 
     charsets = _CHARSETS
 
     def __init__(self, *, whole: bool) -> None:
         self._whole = whole
 
-    def start(self) -> tuple[str, bool, bool]:
-        return "start", False, True  # where it stands, whether negative, whether zero so far
+    def start(self) -> tuple[str, bool, bool, int]:
+        return "start", False, True, 0  # where it stands, whether negative, whether zero so far, digits of the fraction
 
-    def step(self, state: tuple[str, bool, bool], point: int) -> tuple[str, bool, bool] | None:
-        where, negative, zero = state
+    def step(self, state: tuple[str, bool, bool, int], point: int) -> tuple[str, bool, bool, int] | None:
+        where, negative, zero, places = state
         if point == _MINUS:
-            return ("minus", True, True) if where == "start" else None
+            return ("minus", True, True, 0) if where == "start" else None
         if point == _POINT:
-            return ("point", negative, zero) if where in ("zero", "digits") and not self._whole else None
+            return ("point", negative, zero, 0) if where in ("zero", "digits") and not self._whole else None
         zero = zero and point == ord("0")
         if where in ("start", "minus"):
-            return "zero" if zero else "digits", negative, zero
+            return "zero" if zero else "digits", negative, zero, 0
         if where in ("point", "fraction"):
-            return "fraction", negative, zero
-        return ("digits", negative, False) if where == "digits" else None
+            return ("fraction", negative, zero, places + 1) if places < MAX_PLACES else None
+        return ("digits", negative, False, 0) if where == "digits" else None
 
-    def accepts(self, state: tuple[str, bool, bool]) -> bool:
-        where, negative, zero = state
+    def accepts(self, state: tuple[str, bool, bool, int]) -> bool:
+        where, negative, zero, _ = state
         return where in ("zero", "digits", "fraction") and not (negative and zero)
 
 

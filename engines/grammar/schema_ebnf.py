@@ -13,7 +13,7 @@ from engines.grammar.automata import And, Atom, Automaton, Expr, Or, matches
 from engines.grammar.charsets import ANY
 from engines.grammar.errors import GrammarError
 from engines.grammar.layouts import Layout
-from engines.grammar.numbers import number_automaton
+from engines.grammar.numbers import MAX_PLACES, number_automaton
 from engines.grammar.schema_cases import Case, Node
 from engines.grammar.schema_forms import FREE_INTEGER, FREE_NUMBER, ArrayForm, Forms, ObjectForm
 from engines.grammar.schema_reading import Document, with_path
@@ -24,14 +24,19 @@ MAX_COUNTED = 200
 """Characters that a string without other constraints is counted up to; beyond, it holds none that JSON escapes."""
 
 # Free strings may be spelled with every escape that JSON has, but for halves of surrogate pairs alone.
-_STATIC = r"""
+_STATIC = (
+    r"""
 string ::= "\"" string_rest
 string_rest ::= "\"" | [^"\\\x00-\x1f] string_rest | "\\" ["\\/bfnrt] string_rest | "\\u" unit string_rest
 unit ::= [0-9a-cA-CefEF] hex hex hex | [dD] [0-7] hex hex | [dD] [89abAB] hex hex "\\u" [dD] [c-fC-F] hex hex
 hex ::= [0-9a-fA-F]
 integer ::= "0" | "-"? [1-9] [0-9]*
-number ::= "-"? ("0" | [1-9] [0-9]*) ("." [0-9]+)? ([eE] [+-]? [0-9] [0-9]?)?
+number ::= "-"? ("0" | [1-9] [0-9]*) ("." place_1)? ([eE] [+-]? [0-9] [0-9]?)?
 """
+    # One rule a digit: xgrammar's masks are slow with counted repetitions.
+    + "".join(f"place_{n} ::= [0-9] place_{n + 1}?\n" for n in range(1, MAX_PLACES))
+    + f"place_{MAX_PLACES} ::= [0-9]\n"
+)
 
 
 class _Ref(str):

@@ -14,7 +14,7 @@ import regex
 from engines.grammar.automata import And, Atom, Automaton, Expr, Not, Or, matches
 from engines.grammar.charsets import ANY, complement, contains, partition, property_set
 from engines.grammar.formats import FORMATS
-from engines.grammar.numbers import exact, number_automaton, number_language
+from engines.grammar.numbers import MAX_PLACES, exact, number_automaton, number_language
 from engines.grammar.strings import string_automaton, string_language
 
 PATTERNS = [
@@ -147,6 +147,8 @@ def test_the_other_bounds_and_spellings() -> None:
                 assert accepts(automaton, repr(value)) == eval(f"{value} {right} {bound}"), (kind, bound, value)
     spelling = number_automaton(Atom("spelling"))
     assert [t for t in ("-0", "-0.0", "01", ".5", "1.", "--1", "", "1e5", "-") if accepts(spelling, t)] == []
+    assert matches(Atom("spelling"), number_language, "1." + "0" * MAX_PLACES)
+    assert not matches(Atom("spelling"), number_language, "1." + "0" * (MAX_PLACES + 1)), "zeros come to an end"
     assert all(matches(Atom("whole"), number_language, text) for text in ("0", "-12"))
     assert not matches(Atom("whole"), number_language, "1.0")
     assert matches(And((Atom("spelling"), Atom("integer"))), number_language, "1.0")
