@@ -27,6 +27,7 @@ def set_up_logging(level: str, form: LogFormat) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         _add_request,
         structlog.stdlib.ExtraAdder(),
+        _drop_colours,
     ]
     if form == "json":
         ends: list[Any] = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
@@ -52,4 +53,10 @@ def _add_request(logger: Any, method: str, event: dict[str, Any]) -> dict[str, A
     """Which request the line is about. A line that gives `request_id` itself overrides it."""
     if request_id := REQUEST_ID.get():
         event["request_id"] = request_id
+    return event
+
+
+def _drop_colours(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
+    """uvicorn gives its messages twice, the second time for terminals."""
+    event.pop("color_message", None)
     return event

@@ -79,6 +79,6 @@ def test_logs_hold_no_secrets(stack: Stack) -> None:
     logs = {path.name: path.read_text() for path in stack.logs.glob("*.log")}
     assert len(logs) == 3
     for name, log in logs.items():
-        assert "INFO" in log, f"{name} is not the log"
+        assert "info" in log, f"{name} is not the log"
         for secret in (*KEYS, TOKEN, PROMPT, text):
             assert secret not in log, f"{name} holds what nobody is to read"

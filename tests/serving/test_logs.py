@@ -14,7 +14,7 @@ set_up_logging("info", sys.argv[1])
 log = logging.getLogger("some.library")
 log.info("before %s", "any request")
 REQUEST_ID.set("r-1")
-log.warning("within", extra={"tokens": 3})
+log.warning("within", extra={"tokens": 3, "color_message": "said again"})
 log.info("about another", extra={"request_id": "r-2"})
 log.debug("too fine")
 try:
@@ -35,6 +35,7 @@ def test_json_lines() -> None:
     assert (before["event"], before["level"], before["logger"]) == ("before any request", "info", "some.library")
     assert "request_id" not in before
     assert (within["request_id"], within["tokens"], within["level"]) == ("r-1", 3, "warning")
+    assert "color_message" not in within
     assert other["request_id"] == "r-2"
     assert "ZeroDivisionError" in failed["exception"]
 
