@@ -17,10 +17,11 @@ from protocol.errors import ErrorBody
 from protocol.messages import ModelInfo, TokenizerInfo, VerifyResponse
 from target_worker.app import create_app
 from target_worker.runtime import engine as torch_engine
+from target_worker.runtime.engine import LoopTarget
 from target_worker.runtime.verify import verify_job
 from testing.fakes.runner import FakeRunner, hash_logits
 from testing.wire import async_test, pause, request
-from testing.worker_apps import Target, running, target
+from testing.worker_apps import Target, fake_engine, running, target
 
 PROMPT = [3, 1, 4, 1, 5]
 
@@ -370,16 +371,14 @@ async def test_metrics_count_drafts_and_what_became_of_them() -> None:
 async def test_an_error_nobody_foresaw_is_a_503_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     config = TargetWorkerConfig()
 
-    class Broken:
-        gauges = counters = list
-
-        def close(self, patience: float) -> None: ...
-
-        @property
-        def info(self) -> ModelInfo:
+    class Broken(LoopTarget):
+        async def verify(self, *arguments: object) -> VerifyResponse:
             raise RuntimeError("surprise")
 
-    app = create_app(config, lambda progress: Broken())  # type: ignore[arg-type, return-value]
+    def load(progress: object) -> LoopTarget:
+        return Broken(fake_engine(FakeRunner(config.slots), "target", config), 1.0, False)
+
+    app = create_app(config, load)
     async with running(app) as client:
         response = await client.post("/v1/verify", json=request(PROMPT, candidates=[]))
         assert response.status_code == 503

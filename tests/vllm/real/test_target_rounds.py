@@ -64,8 +64,7 @@ def test_what_it_offers(rig: Rig) -> None:
 
 def test_the_text_is_the_same_and_each_request_has_its_own_draft_length(rig: Rig) -> None:
     plain = rig.ask(speculative=PLAIN)
-    assert plain.speculation is not None
-    assert plain.speculation["num_draft_tokens"] == 0
+    assert plain.speculation is None, "nothing to report: speculation was off"
     for draft_tokens in (2, 4):
         before = rig.drafts()
         answer = rig.driven(speculative={"draft_tokens": draft_tokens})
