@@ -20,7 +20,7 @@ def curls() -> list[tuple[str, str, str]]:
 
 @async_test
 async def test_every_curl_on_the_page_is_answered() -> None:
-    assert [path for _, path, _ in curls()] == ["/v1/verify", "/v1/draft", "/v1/generate"]
+    assert [path for _, path, _ in curls()] == ["/v1/verify", "/v1/draft", "/v1/remember", "/v1/generate"]
     async with target() as judge, drafter(lookup=True) as worker:
         for port, path, body in curls():
             client = {"8001": worker, "8002": judge}[port].client
