@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (
-    "basics", "config", "draft_worker", "engines", "protocol", "server", "serving", "tandem", "target_worker", "training",
-    "worker",
+    "basics", "config", "draft_worker", "engines", "protocol", "server", "serving", "tandem",
+    "target_worker", "training", "worker",
 )  # fmt: skip
 """The rooms, which are top-level packages with names that other people's files have too."""
 
