@@ -25,7 +25,12 @@ class Acceptance:
         self.rounds = 0
 
     def observe(self, asked: int, drafted: int, accepted: int) -> None:
-        """One round: γ asked for, the length of what came, and how much of it was accepted."""
+        """One round: γ asked for, the length of what came, and how much of it was accepted.
+
+        A round for which nothing was asked (a drafter that chooses chose nothing) teaches nothing.
+        """
+        if asked < 1:
+            return
         self.rounds += 1
         self._fill_sum = self._fill_sum * self._fading + drafted / asked
         self._fill_weight = self._fill_weight * self._fading + 1.0
