@@ -18,14 +18,13 @@ from engines.llama_cpp.library import Library, library
 from engines.llama_cpp.runner import Runner
 from engines.llama_cpp.vocabulary import check_tokenizer
 from engines.models import ModelFiles
-from engines.runtime.engine import LoadedModel, LoopEngine, start_engine
+from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopEngine, start_engine
 from engines.runtime.passes import PassReport
 from engines.tokenizer import special_token_ids, tokenizer_info
 from protocol.messages import Capabilities
 
 logger = logging.getLogger(__name__)
 
-LONGEST_DEFAULT_CONTEXT = 8192
 PASS_TOKENS = 2048
 SPARE_CELLS = 1024
 """Beyond what slots and a pass need, for what was given up and is not yet free again."""

@@ -20,6 +20,8 @@ from engines.runtime.slots import SlotCache
 from protocol.messages import Capabilities, ModelInfo, StepTime, TokenizerInfo
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
+LONGEST_DEFAULT_CONTEXT = 8192
+"""Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import transformers
 from config.workers import DraftWorkerConfig, WorkerConfig
 from engines.errors import ModelError
 from engines.models import ModelFiles, resolve_model
-from engines.runtime.engine import LoadedModel, LoopEngine, start_engine
+from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopEngine, start_engine
 from engines.runtime.passes import PassReport
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.torch.chains import ChainRunner
@@ -23,9 +23,6 @@ from engines.torch.support import context_length
 from protocol.messages import Capabilities
 
 logger = logging.getLogger(__name__)
-
-LONGEST_DEFAULT_CONTEXT = 8192
-"""Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
 
 
 def load_engine(
