@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from engines.model_building import MODEL_BUILDING
 from training.errors import TrainingError
 
 _LAYER = re.compile(r"^(?P<before>(?:.*\.)?(?:layers|h|blocks)\.)(?P<index>\d+)\.(?P<rest>.+)$")
@@ -66,7 +67,7 @@ def make_student(target: Any, layers: Sequence[int], kept: Tensor | None) -> Any
     from transformers import AutoModelForCausalLM
 
     config = student_config(target.config, layers)
-    with torch.device(target.device):
+    with MODEL_BUILDING, torch.device(target.device):
         student = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
     head = target.get_output_embeddings()
     student.set_input_embeddings(target.get_input_embeddings())

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from engines.errors import ModelError
+from engines.model_building import MODEL_BUILDING
 from engines.models import ModelFiles, weight_files
 from engines.own_parts import KEPT, SCALE, WEIGHTS, own_parts
 from engines.torch.int8_linear import Int8Linear, has_int8
@@ -66,7 +67,7 @@ def _assembled(
 ) -> Any:
     description = own_parts(files.folder)
     config = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
-    with torch.device("cpu"):
+    with MODEL_BUILDING, torch.device("cpu"):
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
+from engines.model_building import MODEL_BUILDING
 from engines.models import ModelFiles, weight_files
 from engines.runtime.rows import Row
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
@@ -139,15 +140,16 @@ def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pic
         raise ModelError(f"{files.id}: {files.folder} has no weights that may be loaded")
     transformers.utils.logging.disable_progress_bar()
     try:
-        model, report = transformers.AutoModelForCausalLM.from_pretrained(
-            files.folder,
-            dtype=dtype,
-            device_map={"": device},
-            trust_remote_code=False,
-            use_safetensors=None if allow_pickle_weights else True,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # check_report names the tensor; the library would not
-        )
+        with MODEL_BUILDING:
+            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+                files.folder,
+                dtype=dtype,
+                device_map={"": device},
+                trust_remote_code=False,
+                use_safetensors=None if allow_pickle_weights else True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # check_report names the tensor; the library would not
+            )
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{files.id}: could not be loaded: {error}") from error
     try:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from engines.errors import ModelError
 from engines.memory import free_host_bytes, gib
+from engines.model_building import MODEL_BUILDING
 from engines.models import weight_files
 from engines.torch.kv_cache import CacheShape, LayerShape
 from engines.torch.recurrent import SNAPSHOTS
@@ -82,7 +83,7 @@ def state_bytes(config: Any, dtype: torch.dtype) -> int:
     if not recurrent_layers(config):
         return 0
     try:
-        with torch.device("meta"), torch.no_grad():
+        with MODEL_BUILDING, torch.device("meta"), torch.no_grad():
             # Experts' products on this device are for bfloat16 alone.
             model = AutoModelForCausalLM.from_config(
                 copy.deepcopy(config), dtype=torch.bfloat16, attn_implementation="eager"

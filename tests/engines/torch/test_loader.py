@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,26 @@ def test_what_does_not_fit_is_refused_with_the_sums(files: ModelFiles, monkeypat
     monkeypatch.setattr(memory, "free_bytes", lambda device: 2**16)
     with pytest.raises(ModelError, match=r"tiny: does not fit .*8 sessions × 512 tokens × 128 B.* free"):
         load_runner(files, num_slots=8, device="cpu")
+
+
+def test_models_are_loaded_one_at_a_time(files: ModelFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads inside would leave the second's `tie_weights` without effect for the rest of the process."""
+    load, inside, most = AutoModelForCausalLM.from_pretrained, [0], [0]
+
+    def counted(*args: Any, **keywords: Any) -> Any:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.1)
+        try:
+            return load(*args, **keywords)
+        finally:
+            inside[0] -= 1
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", counted)
+    with ThreadPoolExecutor(2) as pool:
+        for loaded in [pool.submit(load_runner, files) for _ in range(2)]:
+            loaded.result(60)
+    assert most[0] == 1
 
 
 def test_slots_follow_from_a_memory_budget(files: ModelFiles) -> None:
