@@ -23,7 +23,7 @@ from server.http.middleware import Authentication, ConcurrencyLimit, RequestBoun
 from server.http.record import note_error
 from server.metrics import GatewayMetrics
 from server.openai import chat, completions, models
-from server.openai.docs import BODIES
+from server.openai.docs import SCHEMAS
 from server.openai.responses import route as responses
 from server.text.model import TextModels
 from serving.openapi import add_bodies
@@ -60,7 +60,7 @@ def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
     app.state.gateway = gateway
     for router in (chat.router, completions.router, responses.router, models.router, operations.router):
         app.include_router(router)
-    add_bodies(app, BODIES)
+    add_bodies(app, SCHEMAS)
 
     async def answer_api_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, ApiError)

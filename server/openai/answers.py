@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from basics.names import Strategy
+from server.openai.round_reports import ReportedRound, RoundsAlone
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 
@@ -59,6 +60,9 @@ class Tandem(BaseModel):
     strategy: Strategy
     lossless: bool = Field(description="whether the text has the target's own distribution, whatever was drafted")
     seed: int
+    rounds: list[ReportedRound] | None = Field(
+        default=None, description="of the chunk that ends a stream, if the request asks for reports of its rounds"
+    )
 
 
 class TopLogprob(BaseModel):
@@ -153,7 +157,7 @@ class ChatCompletionChunk(BaseModel):
     system_fingerprint: str
     usage: Usage | None = None
     metrics: Metrics | None = None
-    tandem: Tandem | None = None
+    tandem: Tandem | RoundsAlone | None = None
 
 
 class CompletionLogprobs(BaseModel):
@@ -182,7 +186,7 @@ class Completion(BaseModel):
     system_fingerprint: str
     usage: Usage | None = None
     metrics: Metrics | None = None
-    tandem: Tandem | None = None
+    tandem: Tandem | RoundsAlone | None = None
 
 
 class ModelCard(BaseModel):

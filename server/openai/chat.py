@@ -30,7 +30,9 @@ from server.openai.docs import documented
 from server.openai.logprobs import chat_logprobs
 from server.openai.origin import origin_of
 from server.openai.plan import Plan, served
+from server.openai.round_reports import RoundReports, RoundsAlone
 from server.openai.serve import CompletionStream, answer
+from server.reading.attributed import AttributedEvent, AttributedReader
 from server.reading.events import CallArguments, CallStart, Content, Event, ThoughtText
 from server.reading.together import AnswerReading
 from server.reading.tools.parser import collect
@@ -39,7 +41,9 @@ from server.text.choice import Delta
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions", **documented(ChatCompletionRequest, ChatCompletion, streams=True))
+@router.post(
+    "/v1/chat/completions", **documented(ChatCompletionRequest, ChatCompletion, chunk=ChatCompletionChunk, streams=True)
+)
 async def chat_completions(
     request: Request,
     gateway: Annotated[Gateway, Depends(gateway_of)],
@@ -115,6 +119,8 @@ class ChatChunks(CompletionStream):
     def __init__(self, plan: Plan, reading: AnswerReading) -> None:
         self._plan = plan
         self._readers = [reading.reader() for _ in plan.choices]
+        self._attributed = [AttributedReader(reader) for reader in self._readers]
+        self._reports = [RoundReports() for _ in plan.choices]
 
     def opening(self) -> list[BaseModel]:
         return [
@@ -124,10 +130,8 @@ class ChatChunks(CompletionStream):
 
     def delta(self, delta: Delta, last: bool) -> list[BaseModel]:
         reader = self._readers[delta.index]
-        events = reader.feed(delta.text)
-        if delta.finish_reason is not None:
-            events += reader.finish(cut=delta.finish_reason == "length")
-        choices = [self._choice(delta.index, chat_delta(event)) for event in events]
+        told = self._read(delta)
+        choices = [self._choice(delta.index, chat_delta(one.event)) for one in told]
         if delta.logprobs:
             choices = choices or [self._choice(delta.index, ChatDelta(content=""))]
             choices[0].logprobs = _logprobs(self._plan, [delta])
@@ -137,9 +141,34 @@ class ChatChunks(CompletionStream):
             final.stop_reason = delta.stop_reason
             choices.append(final)
         chunks = [self._chunk([choice]) for choice in choices]
+        if delta.attributed is not None:
+            self._reports[delta.index].made(delta.attributed)
+            self._report(delta.index, told, chunks)
         if last and not self._plan.include_usage:
             self._plan.describe(chunks[-1])
         return list[BaseModel](chunks)
+
+    def _read(self, delta: Delta) -> list[AttributedEvent]:
+        """What the delta's text turns out to hold, each with its tokens if they are asked for."""
+        cut = delta.finish_reason == "length"
+        if delta.attributed is None:
+            reader = self._readers[delta.index]
+            events = reader.feed(delta.text)
+            if delta.finish_reason is not None:
+                events += reader.finish(cut=cut)
+            return [AttributedEvent(event) for event in events]
+        attributed = self._attributed[delta.index]
+        told = attributed.feed(delta.attributed.spans)
+        if delta.finish_reason is not None:
+            told += attributed.finish(cut=cut)
+        return told
+
+    def _report(self, index: int, told: list[AttributedEvent], chunks: list[ChatCompletionChunk]) -> None:
+        """Have the chunks of a choice, of which the first are those of `told`, say which tokens were drafted."""
+        for place, chunk in enumerate(chunks):
+            rounds = self._reports[index].take(told[place].spans if place < len(told) else ())
+            if rounds:
+                chunk.tandem = RoundsAlone(rounds=rounds)
 
     def closing(self) -> list[BaseModel]:
         if not self._plan.include_usage:

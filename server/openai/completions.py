@@ -20,6 +20,7 @@ from server.openai.docs import documented
 from server.openai.logprobs import CompletionLogprobWriter
 from server.openai.origin import origin_of
 from server.openai.plan import Plan, PromptJob, choices_wanted, make_plan, served
+from server.openai.round_reports import RoundReports, RoundsAlone
 from server.openai.serve import CompletionStream, answer
 from server.text.choice import Delta
 from server.text.model import TextModel
@@ -29,7 +30,7 @@ router = APIRouter()
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's
 
 
-@router.post("/v1/completions", **documented(CompletionRequest, Completion, streams=True))
+@router.post("/v1/completions", **documented(CompletionRequest, Completion, chunk=Completion, streams=True))
 async def completions(
     request: Request,
     gateway: Annotated[Gateway, Depends(gateway_of)],
@@ -141,14 +142,20 @@ class CompletionChunks(CompletionStream):
         self._plan = plan
         self._echoes = echoes
         self._writers = [CompletionLogprobWriter(plan.text.tokenizer, len(echo)) for echo in echoes]
+        self._reports = [RoundReports() for _ in echoes]
 
     def opening(self) -> list[BaseModel]:
         return [self._chunk(index, echo) for index, echo in enumerate(self._echoes) if echo]
 
     def delta(self, delta: Delta, last: bool) -> list[BaseModel]:
+        reports = self._reports[delta.index]
+        if delta.attributed is not None:
+            reports.made(delta.attributed)
         if not delta.text and not delta.logprobs and delta.finish_reason is None:
             return []
         chunk = self._chunk(delta.index, delta.text, delta)
+        if delta.attributed is not None:
+            chunk.tandem = RoundsAlone(rounds=reports.take(delta.attributed.spans))
         if last and not self._plan.include_usage:
             self._plan.describe(chunk)
         return [chunk]

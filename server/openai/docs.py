@@ -6,13 +6,14 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from server.openai.answers import ErrorAnswer
+from server.openai.answers import ChatCompletionChunk, ErrorAnswer
 from server.openai.chat_schema import ChatCompletionRequest
 from server.openai.completion_schema import CompletionRequest, DetokenizeRequest, TokenizeRequest
 from server.openai.responses.schema import ResponsesRequest
 from serving.openapi import request_body
 
-BODIES: tuple[type[BaseModel], ...] = (
+SCHEMAS: tuple[type[BaseModel], ...] = (
+    ChatCompletionChunk,
     ChatCompletionRequest,
     CompletionRequest,
     ResponsesRequest,
@@ -26,11 +27,20 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": ErrorAnswer, "description": "An error"} for status in statuses}
 
 
-def documented(body: type[BaseModel] | None, answer: type[BaseModel], *, streams: bool = False) -> dict[str, Any]:
-    """Arguments for a route's decorator."""
+def documented(
+    body: type[BaseModel] | None,
+    answer: type[BaseModel],
+    *,
+    chunk: type[BaseModel] | None = None,
+    streams: bool = False,
+) -> dict[str, Any]:
+    """Arguments for a route's decorator. `chunk`: what each event of its stream holds, one of SCHEMAS."""
     arguments: dict[str, Any] = {"responses": {200: {"model": answer}, **errors(*_ERRORS)}}
     if streams:
-        arguments["responses"][200]["content"] = {"text/event-stream": {"schema": {"type": "string"}}}
+        stream: dict[str, Any] = {"type": "string"}
+        if chunk is not None:  # OpenAPI 3.1 has no place for the schema of an event
+            stream["description"] = f"events whose data is a #/components/schemas/{chunk.__name__}, then [DONE]"
+        arguments["responses"][200]["content"] = {"text/event-stream": {"schema": stream}}
     if body is not None:
         arguments["openapi_extra"] = request_body(body)
     return arguments

@@ -76,6 +76,10 @@ class SpeculativeOptions(Request):
     log_decisions: bool | None = Field(
         default=None, description="let the target log each token's verdict, where the gateway's settings allow it"
     )
+    report_rounds: bool | None = Field(
+        default=None,
+        description="say in each chunk of a stream, in `tandem.rounds`, which tokens were drafted; default: false",
+    )
 
 
 class StreamOptions(Request):

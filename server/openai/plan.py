@@ -25,6 +25,7 @@ from server.openai.answers import (
 from server.openai.constraints import Constraint
 from server.openai.options import GenerationOptions
 from server.openai.origin import Origin
+from server.openai.round_reports import RoundsAlone
 from server.text.choice import Choice
 from server.text.model import TextModel
 
@@ -45,12 +46,13 @@ class Described(Protocol):
     """An answer, or the chunk that ends one."""
 
     metrics: Metrics | None
-    tandem: Tandem | None
+    tandem: Tandem | RoundsAlone | None
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`include_usage`: a last chunk holds it; `continuous_usage`: every chunk does."""
+    """`include_usage`: a last chunk holds it; `continuous_usage`: every chunk does; `report_rounds`: every chunk says
+    which tokens were drafted."""
 
     id: str
     created: int
@@ -63,6 +65,7 @@ class Plan:
     stream: bool
     include_usage: bool
     continuous_usage: bool
+    report_rounds: bool
     metrics: str
 
     @property
@@ -95,7 +98,10 @@ class Plan:
         metrics = self.speculative_metrics()
         if metrics is not None:
             answer.metrics = metrics
-        answer.tandem = self.tandem()
+        tandem = self.tandem()
+        if answer.tandem is not None:
+            tandem.rounds = answer.tandem.rounds  # of a chunk that ends a stream
+        answer.tandem = tandem
 
     def tandem(self) -> Tandem:
         lossless = all(choice.counts.lossless for choice in self.choices)
@@ -169,6 +175,7 @@ def make_plan(
     stop = params.stop_strings(options.stop, config)
     skip_special = options.skip_special_tokens is not False and not keep_special_tokens
     log_decisions = options.speculative is not None and bool(options.speculative.log_decisions)
+    report_rounds = bool(options.stream and options.speculative is not None and options.speculative.report_rounds)
     answer_id = f"{prefix}{uuid.uuid4().hex}"
     choices: list[Choice] = []
     for job in jobs:
@@ -198,6 +205,7 @@ def make_plan(
                     detokenizer,
                     stop=stop,
                     include_stop=bool(options.include_stop_str_in_output),
+                    attribute=report_rounds,
                 )
             )
     stream_options = options.stream_options
@@ -213,5 +221,6 @@ def make_plan(
         stream=bool(options.stream),
         include_usage=bool(stream_options and stream_options.include_usage),
         continuous_usage=bool(stream_options and stream_options.continuous_usage_stats),
+        report_rounds=report_rounds,
         metrics=config.speculation_metrics,
     )

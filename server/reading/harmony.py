@@ -39,6 +39,11 @@ class HarmonyReader:
         self._said = False  # whether there has been content
         self.num_calls = 0
 
+    @property
+    def held(self) -> int:
+        """How many of the last characters may still be told."""
+        return len(self._header) + len(self._held)
+
     def feed(self, text: str) -> list[Event]:
         events: list[Event] = []
         for character in text:

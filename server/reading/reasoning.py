@@ -88,6 +88,11 @@ class ReasoningSplitter:
         self._started_inside = start == "inside"
         self._held = ""
 
+    @property
+    def held(self) -> int:
+        """How many of the last characters may still be told."""
+        return len(self._held)
+
     def feed(self, text: str) -> Split:
         held = self._held + text
         self._held = ""

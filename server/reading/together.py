@@ -60,6 +60,12 @@ class AnswerReader:
         """Whether a tool has been called."""
         return self._parser is not None and self._parser.num_calls > 0
 
+    @property
+    def held(self) -> int:
+        """How many of the last characters may still be told."""
+        parts = (self._splitter, self._parser)
+        return sum(part.held for part in parts if part is not None)
+
     def feed(self, text: str) -> list[Event]:
         return self._read(self._splitter.feed(text) if self._splitter is not None else Split(content=text))
 

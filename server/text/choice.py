@@ -9,6 +9,7 @@ from typing import Literal
 from protocol.messages import TokenLogprob
 from server.backend import GenerationRequest, Round
 from server.errors import Unavailable
+from server.text.attribution import Attributed, Attribution, tokens_of
 from server.text.detokenizer import Detokenizer
 from server.text.stops import StopStrings
 
@@ -20,6 +21,7 @@ class Delta:
     """What one round added to a choice. `token_ids` are the counted ones, `logprobs` (where wanted) theirs.
 
     `stop_reason` is the stop string or the request's stop token that ended the choice, null for the model's own.
+    `attributed`, if the request asks for it: who made which token, and which text is whose.
     """
 
     index: int
@@ -28,6 +30,7 @@ class Delta:
     logprobs: list[TokenLogprob] | None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    attributed: Attributed | None = None
 
 
 @dataclass(slots=True)
@@ -70,7 +73,9 @@ class Choice:
         *,
         stop: Sequence[str] = (),
         include_stop: bool = False,
+        attribute: bool = False,
     ) -> None:
+        """`attribute`: say of every delta which token its text comes from."""
         self.index = index
         self.request = request
         self.counts = Counts()
@@ -78,22 +83,33 @@ class Choice:
         self._detokenizer = detokenizer
         self._stops = StopStrings(stop, include=include_stop)
         self._include_stop = include_stop
+        self._attribution = Attribution(detokenizer) if attribute else None
 
     def push(self, round: Round) -> Delta:
         """Raises nothing; once `finish_reason` is set no more rounds may be pushed."""
         text = ""
         kept = 0
+        attribution, number = self._attribution, self.counts.rounds
+        tokens = tokens_of(round, number, len(round.token_ids)) if attribution is not None else []
         for token_id in round.token_ids:
             kept += 1
             is_stop_token = round.stop_reason == "stop_token" and kept == len(round.token_ids)
             if not is_stop_token or self._include_stop:
-                text += self._through_stops(self._detokenizer.push(token_id), self.counts.completion_tokens + kept)
+                piece = self._detokenizer.push(token_id)
+                if attribution is not None:
+                    attribution.decoded(piece, tokens[kept - 1])
+                text += self._through_stops(piece, self.counts.completion_tokens + kept)
             if self._stops.found is not None:
                 break
         self._count(round, kept)
         if self._stops.found is None and round.stop_reason is not None:
-            text += self._through_stops(self._detokenizer.finish(), self.counts.completion_tokens)
+            piece = self._detokenizer.finish()
+            if attribution is not None and piece:
+                attribution.decoded(piece, tokens[kept - 1])
+            text += self._through_stops(piece, self.counts.completion_tokens)
             text += self._stops.finish()
+        if attribution is not None:
+            attribution.shown(text)
         stop_reason: str | int | None = None
         if self._stops.found is not None:
             self.finish_reason, stop_reason = "stop", self._stops.found
@@ -109,6 +125,9 @@ class Choice:
             logprobs=round.logprobs[:kept] if round.logprobs is not None else None,
             finish_reason=self.finish_reason,
             stop_reason=stop_reason,
+            attributed=Attributed(number, round, tokens[:kept], attribution.take())
+            if attribution is not None
+            else None,
         )
 
     def end(self) -> None:

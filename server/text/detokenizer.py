@@ -24,7 +24,8 @@ _CACHED_TOKENS = 65_536
 class Detokenizer(Protocol):
     """One sequence's text. `push` returns what the token settled; `finish` the rest, once, at the end.
 
-    `prime`, called first, takes what came before the output, whose text is not returned.
+    `prime`, called first, takes what came before the output, whose text is not returned. `peek` says what `finish`
+    would return, and changes nothing.
     """
 
     def prime(self, token_ids: Sequence[int]) -> None: ...
@@ -32,6 +33,8 @@ class Detokenizer(Protocol):
     def push(self, token_id: int) -> str: ...
 
     def finish(self) -> str: ...
+
+    def peek(self) -> str: ...
 
 
 def _byte_level_table() -> dict[str, int]:
@@ -73,6 +76,10 @@ class ByteLevelDetokenizer:
     def finish(self) -> str:
         return self._decoder.decode(b"", final=True)
 
+    def peek(self) -> str:
+        unfinished, _ = self._decoder.getstate()
+        return unfinished.decode(errors="replace")
+
 
 class ByteFallbackDetokenizer:
     """SentencePiece vocabularies: "▁" for a space, <0xNN> tokens for bytes outside the vocabulary.
@@ -112,6 +119,12 @@ class ByteFallbackDetokenizer:
 
     def finish(self) -> str:
         return self._stripped(self._end_run())
+
+    def peek(self) -> str:
+        run, left = bytearray(self._run), self._strip_left
+        text = self.finish()
+        self._run, self._strip_left = run, left
+        return text
 
     def _end_run(self) -> str:
         run, self._run = self._run, bytearray()
@@ -153,6 +166,9 @@ class WindowDetokenizer:
 
     def finish(self) -> str:
         return self._advance(self._decode())
+
+    def peek(self) -> str:
+        return self._decode()[self._shown :]
 
     def _decode(self) -> str:
         return self._tokenizer.decode(self._window, skip_special_tokens=self._skip_special)

@@ -32,6 +32,12 @@ async def responses(
 ) -> Response:
     """Answers a conversation, whole or as server-sent events; every call brings all of it, as nothing is stored."""
     with own_words(body):
+        if body.stream and body.speculative is not None and body.speculative.report_rounds:
+            raise NotSupported(
+                "'speculative.report_rounds' is not supported here: the chunks of chat completions and completions "
+                "report their rounds",
+                param="speculative.report_rounds",
+            )
         origin = origin_of(request)
         model = served(gateway, body.model)
         plan, reading = await plan_chat(gateway, as_chat(body), model, prefix="resp_", origin=origin)

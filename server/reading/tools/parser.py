@@ -50,6 +50,11 @@ class ToolParser:
         self._events: list[Event] = []
         self.num_calls = 0
 
+    @property
+    def held(self) -> int:
+        """How many of the last characters may still be told as content."""
+        return len(self._pending) + len(self._space) + len(self._mark)
+
     def feed(self, text: str) -> list[Event]:
         for character in text:
             self._step(character)
