@@ -51,6 +51,7 @@ class GatewayConfig(BaseModel):
     api_key_file: Path | None = Field(
         default=None, description="file of further keys, one a line, # for comments; read again whenever it changes"
     )
+    playground: bool = Field(default=True, description="a page to chat with and see what speculation does, at /")
     cors_origins: list[str] = Field(default=[], max_length=64, description="browser origins allowed to call; none: off")
 
     # What the model's text is read for.

@@ -20,6 +20,7 @@ from server.gateway import Gateway
 from server.http import operations
 from server.http.auth import ApiKeys
 from server.http.middleware import Authentication, ConcurrencyLimit, RequestBoundary, send_error
+from server.http.playground import playground
 from server.http.record import note_error
 from server.metrics import GatewayMetrics
 from server.openai import chat, completions, models
@@ -60,6 +61,8 @@ def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
     app.state.gateway = gateway
     for router in (chat.router, completions.router, responses.router, models.router, operations.router):
         app.include_router(router)
+    if config.playground:
+        app.include_router(playground())
     add_bodies(app, SCHEMAS)
 
     async def answer_api_error(request: Request, error: Exception) -> Response:
@@ -80,7 +83,7 @@ def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
     app.add_exception_handler(HTTPException, answer_http_error)
     # The last one added is the outermost.
     app.add_middleware(ConcurrencyLimit, most=config.max_concurrent_requests, metrics=metrics)
-    app.add_middleware(Authentication, keys=ApiKeys(config), metrics=metrics)
+    app.add_middleware(Authentication, keys=ApiKeys(config), metrics=metrics, playground=config.playground)
     if config.cors_origins:
         app.add_middleware(
             CORSMiddleware,

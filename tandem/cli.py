@@ -134,6 +134,29 @@ def doctor(
     )
 
 
+@app.command()
+def chat(
+    config: ConfigFile = None,
+    url: Annotated[str | None, typer.Option(help="Gateway; default: the address in the settings.")] = None,
+    api_key: Annotated[
+        str | None, typer.Option(help="Key for the gateway; by default the first that is configured.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The served model's name; by default its first.")] = None,
+    system: Annotated[str | None, typer.Option(help="The system prompt.")] = None,
+    show_drafts: Annotated[
+        bool, typer.Option("--show-drafts", help="Colour accepted drafts, the target's own tokens and bonus tokens.")
+    ] = False,
+) -> None:
+    """Chat in the terminal with a running Tandem, and see what speculation does (docs/chat.md)."""
+    settings = _settings("serve", ServeSettings, {}, config)
+    from tandem.addresses import service_url
+    from tandem.chat.chat import run_chat
+
+    key = api_key or next((key.get_secret_value() for key in settings.api_keys), None)
+    address = url or service_url(settings.host, settings.port)
+    sys.exit(run_chat(address, api_key=key, model=model, system=system, show_drafts=show_drafts))
+
+
 @app.command("train-draft")
 def train_draft(
     target: Annotated[str, typer.Option(help="The model to draft for: a name, a folder, a GGUF file or a hub id.")],

@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.errors import ApiError, InternalError, InvalidApiKey, Overloaded
 from server.http.auth import ApiKeys
+from server.http.playground import is_page
 from server.http.record import RequestRecord, begin_record, note_error
 from server.metrics import GatewayMetrics
 from serving.connection import abort
@@ -113,15 +114,16 @@ def _known(method: str) -> str:
 
 
 class Authentication:
-    """Refuses callers without a key, except for what load balancers and Prometheus ask."""
+    """Refuses callers without a key, except for what load balancers and Prometheus ask, and for the playground."""
 
-    def __init__(self, app: ASGIApp, keys: ApiKeys, metrics: GatewayMetrics) -> None:
+    def __init__(self, app: ASGIApp, keys: ApiKeys, metrics: GatewayMetrics, playground: bool = False) -> None:
         self._app = app
+        self._playground = playground
         self._keys = keys
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] not in _OPEN_PATHS:
+        if scope["type"] == "http" and not self._is_open(scope["path"]):
             authorization = Headers(scope=scope).get("authorization")
             if not self._keys.allow(authorization):
                 message = "Incorrect API key provided." if authorization else "You didn't provide an API key."
@@ -130,6 +132,9 @@ class Authentication:
                 await send_error(error, send)
                 return
         await self._app(scope, receive, send)
+
+    def _is_open(self, path: str) -> bool:
+        return path in _OPEN_PATHS or (self._playground and is_page(path))
 
 
 class ConcurrencyLimit:

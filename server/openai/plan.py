@@ -15,6 +15,8 @@ from server.errors import InvalidRequest, ModelNotFound
 from server.gateway import Gateway
 from server.openai import params
 from server.openai.answers import (
+    ChatCompletionChunk,
+    Completion,
     CompletionTokensDetails,
     Metrics,
     PromptTokensDetails,
@@ -25,7 +27,6 @@ from server.openai.answers import (
 from server.openai.constraints import Constraint
 from server.openai.options import GenerationOptions
 from server.openai.origin import Origin
-from server.openai.round_reports import RoundsAlone
 from server.text.choice import Choice
 from server.text.model import TextModel
 
@@ -46,7 +47,7 @@ class Described(Protocol):
     """An answer, or the chunk that ends one."""
 
     metrics: Metrics | None
-    tandem: Tandem | RoundsAlone | None
+    tandem: Tandem | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class Plan:
             prompt_tokens_details=PromptTokensDetails(cached_tokens=sum(cached)) if cached else None,
         )
 
-    def describe(self, answer: Described) -> None:
+    def describe(self, answer: Described | ChatCompletionChunk | Completion) -> None:
         """Say in an answer how its text was made. Without speculation it has no `metrics`, rather than null."""
         metrics = self.speculative_metrics()
         if metrics is not None:

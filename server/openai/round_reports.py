@@ -82,7 +82,7 @@ class RoundReports:
         for span in spans:
             number = span.token.round
             if not reported or reported[-1].round != number:
-                reported.append(made.pop(number, None) or ReportedRound(round=number, pieces=[]))
+                reported.append(made.pop(number) if number in made else ReportedRound(round=number, pieces=[]))
             piece = ReportedPiece(token=span.token.index, text=span.text, origin=span.token.origin)
             if span.token.source is not None:
                 piece.source = span.token.source

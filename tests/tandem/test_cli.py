@@ -31,7 +31,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("command", ["up", "serve", "draft", "target", "doctor", "version"])
+@pytest.mark.parametrize("command", ["up", "serve", "draft", "target", "doctor", "chat", "version"])
 def test_every_command_explains_itself(command: str) -> None:
     result = CliRunner().invoke(app, [command, "--help"])
     assert result.exit_code == 0

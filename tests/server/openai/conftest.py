@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -71,3 +75,19 @@ def _starter() -> Iterator[Start]:
 def gateway(start_session: Start) -> Running:
     """One gateway for all tests that do not change what it does."""
     return start_session()
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tandem's own, built from a copy of what git knows."""
+    root = Path(__file__).parents[3]
+    copy, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(listed, cwd=root, check=True, capture_output=True).stdout.decode().split("\0"):
+        if name and (root / name).is_file() and not name.startswith(("tests/", "benchmarks/")):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(root / name, copy / name)
+    program = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"
+    subprocess.run([sys.executable, "-c", program, str(out)], cwd=copy, check=True, capture_output=True, timeout=120)
+    [built] = out.glob("*.whl")
+    return built

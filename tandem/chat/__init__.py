@@ -1,0 +1,1 @@
+"""`tandem chat`: a conversation in the terminal, with what speculation does made visible (docs/chat.md)."""

@@ -1,0 +1,282 @@
+"""`tandem chat`: a real gateway and workers, and the command with a pipe or a terminal for its input."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import socket
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import StringIO
+from pathlib import Path
+
+import httpx
+import pytest
+from rich.console import Console
+
+from tandem.chat.answer import Piece, Progress
+from tandem.chat.screen import Screen, harmless
+from tandem.chat.server import ChatError, ChatServer
+from testing.in_process import Stack, running_stack
+from testing.tiny_models import make_tiny_model
+
+ROOT = Path(__file__).parents[2]
+KEY = "a-key"
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """A target that drafts for itself: every draft token is accepted."""
+    model = make_tiny_model(tmp_path_factory.mktemp("chat") / "tiny", layers=1)
+    with running_stack(model, model, api_keys=[KEY], draft_tokens=3) as running:
+        yield running
+
+
+def command(*arguments: str, key: str = KEY) -> tuple[list[str], dict[str, str]]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
+    if key:
+        environ["TANDEM_SERVE_API_KEYS"] = f'["{key}"]'
+    return [sys.executable, "-m", "tandem", "chat", *arguments], environ
+
+
+def piped(url: str, *lines: str, key: str = KEY) -> subprocess.CompletedProcess[str]:
+    words, environ = command("--url", url, key=key)
+    return subprocess.run(
+        words,
+        cwd=ROOT,
+        env=environ,
+        input="".join(f"{line}\n" for line in lines),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+class Terminal:
+    """A chat in a pseudo-terminal of its own, which Ctrl-C reaches as it does a person's."""
+
+    def __init__(self, url: str, home: Path, *arguments: str) -> None:
+        words, environ = command("--url", url, *arguments)
+        environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40", "XDG_STATE_HOME": str(home)}
+        self._master, slave = pty.openpty()
+
+        def take_terminal() -> None:
+            os.setsid()
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        self.process = subprocess.Popen(
+            words, cwd=ROOT, env=environ, stdin=slave, stdout=slave, stderr=slave, preexec_fn=take_terminal
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def until(self, pattern: str) -> str:
+        """Reads until what has come since the last time matches; returns that."""
+        give_up = time.monotonic() + SECONDS
+        got = ""
+        while not re.search(pattern, got):
+            assert time.monotonic() < give_up, f"{pattern!r} did not come, but {got[-2000:]!r}"
+            if select.select([self._master], [], [], 0.2)[0]:
+                try:
+                    got += os.read(self._master, 65536).decode(errors="replace")
+                except OSError:  # the other side is closed
+                    assert re.search(pattern, got), f"it ended before {pattern!r} came: {got[-2000:]!r}"
+        self.seen += got
+        return got
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        os.close(self._master)
+
+
+@contextmanager
+def terminal(url: str, home: Path, *arguments: str) -> Iterator[Terminal]:
+    opened = Terminal(url, home, *arguments)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_the_text_is_the_servers_with_drafts_and_without(stack: Stack) -> None:
+    asked = {"seed": 5, "temperature": 0.7, "max_tokens": 24, "messages": [{"role": "user", "content": "Sing."}]}
+    headers = {"authorization": f"Bearer {KEY}"}
+    body = {"model": stack.model, **asked}
+    answer = httpx.post(f"{stack.url}/v1/chat/completions", json=body, headers=headers, timeout=60).json()
+    expected = harmless(answer["choices"][0]["message"]["content"])
+    lines = ["/set seed 5", "/set temperature 0.7", "/set max_tokens 24", "/draft 3"]
+    told = piped(stack.url, *lines, "Sing.", "/stats", "/plain", "/retry", "/stats")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.count(expected) == 2
+    first, second = re.findall(r"tokens: (.*)", told.stdout)
+    assert "draft" in first
+    assert "bonus" in first
+    assert re.fullmatch(r"\d+ plain", second)
+
+
+def test_what_is_set_is_sent_and_what_is_wrong_is_told(stack: Stack) -> None:
+    told = piped(
+        stack.url, "/set max_tokens 4", "/set temperature 9", "Hi", "/set temperature", "Hi", "/hlep", "/draft 99"
+    )
+    assert told.returncode == 0  # the last answer came
+    assert "the server refused (400)" in told.stdout
+    assert "'temperature'" in told.stdout
+    assert "did you mean /help?" in told.stdout
+    assert "γ from 1 to 32" in told.stdout
+    assert "\n4 tokens" in told.stdout
+    assert piped(stack.url, "/draft nobody", "Hi").returncode == 1
+
+
+def test_a_conversation_is_sent_whole_and_a_reset_forgets_it(stack: Stack) -> None:
+    told = piped(stack.url, "/set max_tokens 300", "Hi", "Go on", "/reset", "Go on")
+    assert "maximum context length" in told.stdout  # 300 tokens of the first answer, and 300 more
+    assert told.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"), [("", "You didn't provide an API key"), ("wrong", "Incorrect API key provided")]
+)
+def test_a_key_that_is_missing_or_wrong(stack: Stack, key: str, expected: str) -> None:
+    told = piped(stack.url, "Hi", key=key)
+    assert told.returncode == 1
+    assert expected in told.stderr
+    assert "--api-key" in told.stderr
+
+
+def test_no_server() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        told = piped(f"http://127.0.0.1:{unused.getsockname()[1]}", "Hi")
+    assert told.returncode == 1
+    assert "no server answers" in told.stderr
+    assert "tandem up" in told.stderr
+
+
+@pytest.mark.parametrize("url", ["http://[", "nonsense://x", "127.0.0.1:8000", "http://"])
+def test_what_is_no_address(url: str) -> None:
+    with pytest.raises(ChatError, match="address"):
+        ChatServer(url)
+
+
+class _Dies(BaseHTTPRequestHandler):
+    """Serves a model, and half an answer."""
+
+    def do_GET(self) -> None:
+        self._send(b'{"data": [{"id": "half"}]}')
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        event = b'data: {"choices": [{"index": 0, "delta": {"content": "half an ans"}}]}\n\n'
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(event), event))
+        self.wfile.flush()
+        self.connection.shutdown(socket.SHUT_RDWR)
+        self.close_connection = True
+
+    def _send(self, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+def test_a_server_that_dies_in_mid_answer() -> None:
+    server = HTTPServer(("127.0.0.1", 0), _Dies)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        told = piped(f"http://127.0.0.1:{server.server_address[1]}", "Hi")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert told.returncode == 1
+    assert "half an ans" in told.stdout
+    assert re.search("tandem chat: the (connection|server)", told.stdout)
+
+
+def test_in_a_terminal_drafts_are_coloured_and_ctrl_c_stops_an_answer_alone(stack: Stack, tmp_path: Path) -> None:
+    with terminal(stack.url, tmp_path, "--show-drafts") as chat:
+        chat.until("/help lists the commands")
+        chat.until(r"> ")
+        chat.type("/set max_tokens 8\r")
+        chat.until(r"max_tokens 8")
+        chat.type("/draft 3\r")
+        chat.until(r"γ 3.*\n.*> ")
+        chat.type("Hello\r")
+        shown = chat.until(r"first after [\d.]+ s(?s:.*)> ")
+        assert "\x1b[32m" in shown  # accepted
+        assert re.search(r"\x1b\[4;36m", shown)  # bonus
+        assert re.search(r"acceptance 100% \(\d+ of \d+\)", shown)
+        chat.type("/set max_tokens 400\r")
+        chat.until(r"max_tokens 400")
+        chat.type("/reset\r")
+        chat.until("a new conversation")
+        chat.type("A long one\r")
+        chat.until("tokens/s")  # the figures come while the answer does
+        chat.type("\x03")
+        stopped = chat.until(r"\(stopped\) \d+ tokens(?s:.*)> ")
+        assert int(re.findall(r"\(stopped\) (\d+) tokens", stopped)[0]) < 400
+        chat.type("\x03")  # at the prompt it only says how to leave
+        chat.until("Ctrl-D or /quit")
+        chat.type("/plain\r")
+        chat.until("plain decoding")
+        chat.type("/set max_tokens 5\r")
+        chat.until("max_tokens 5")
+        chat.type("Hi\r")
+        assert "\x1b[32m" not in chat.until(r"5 tokens.*first after")
+        chat.type("\x04")
+        assert chat.process.wait(SECONDS) == 0
+    history = tmp_path / "tandem" / "chat_history"
+    assert "A long one" in history.read_text()
+    assert history.stat().st_mode & 0o077 == 0
+
+
+def test_nothing_a_model_writes_is_a_command_to_the_terminal() -> None:
+    hostile = "\x1b]0;title\x07\x1b[31mred\x9b2J\r\u202eback"
+    assert harmless(hostile) == "\ufffd]0;title\ufffd\ufffd[31mred\ufffd2J\ufffd\ufffdback"
+    out = StringIO()
+    console = Console(file=out, force_terminal=True, color_system="truecolor", width=60, legacy_windows=False)
+    progress = Progress()
+    with Screen(console).answering(progress, show_drafts=True) as answering:
+        answering.write([Piece(f"[bold]{hostile}[/bold]\n", "draft"), Piece("own", "target")])
+    shown = out.getvalue()
+    assert "[bold]" in shown  # no markup of rich's either
+    assert "\x1b]0" not in shown
+    assert "\x1b[31m" not in shown
+    assert "\x1b[1;33mown" in shown
+
+
+def test_pieces_of_an_answer_and_its_figures() -> None:
+    progress = Progress()
+    made = {"round": 0, "draft_tokens": 2, "num_candidates": 1}
+    tokens = [{"origin": "draft", "source": "lookup"}, {"origin": "target"}]
+    pieces = [{"token": 0, "origin": "draft", "text": "a"}, {"token": 1, "origin": "target", "text": "b"}]
+    chunk = {
+        "choices": [{"delta": {"content": "ab"}, "finish_reason": None}],
+        "tandem": {"rounds": [{**made, "tokens": tokens, "pieces": pieces}]},
+    }
+    assert progress.take(chunk) == [Piece("a", "draft"), Piece("b", "target")]
+    assert (progress.tokens, progress.acceptance, progress.draft_tokens, progress.text) == (2, 0.5, 2, "ab")
+    assert progress.take({"choices": [{"delta": {"content": "c"}}]}) == [Piece("c")]
+    assert progress.take({"choices": [], "usage": {"completion_tokens": 3}}) == []
+    assert progress.tokens == 3
