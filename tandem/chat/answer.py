@@ -27,6 +27,7 @@ class Progress:
     first_tokens: int = 0
     tokens: int = 0
     drafted: int = 0
+    drafts: int = 0
     origins: Counter[str] = field(default_factory=Counter)
     sources: Counter[str] = field(default_factory=Counter)
     draft_tokens: int | None = None
@@ -65,6 +66,7 @@ class Progress:
         self.last = now
         self.tokens += len(tokens)
         self.drafted += made["draft_tokens"]
+        self.drafts += made["draft_tokens"] > 0
         self.draft_tokens = made["draft_tokens"]
         self.origins.update(token["origin"] for token in tokens)
         self.sources.update(token["source"] for token in tokens if "source" in token)
@@ -88,7 +90,8 @@ class Progress:
         if (acceptance := self.acceptance) is not None:
             parts.append(f"acceptance {acceptance:.0%} ({self.origins['draft']} of {self.drafted})")
         if self.draft_tokens is not None:
-            parts.append(f"γ {self.draft_tokens}")
+            mean = f" (mean {self.drafted / self.drafts:.1f})" if self.drafts else ""
+            parts.append(f"γ {self.draft_tokens}{mean}")
         if self.first is not None:
             parts.append(f"first after {self.first - self.asked:.2f} s")
         return " · ".join(parts)

@@ -14,8 +14,12 @@ const GAUGES = [
   { name: "tokens", label: "Tokens" },
 ];
 
+const sides = []; // the gauges of both
+
 export class Gauges {
   constructor(list) {
+    sides.push(this);
+    this.speed = 0;
     this.parts = {};
     for (const gauge of GAUGES) {
       const row = document.createElement("div");
@@ -45,10 +49,16 @@ export class Gauges {
   set(name, text, value) {
     const { text: shown, bar } = this.parts[name];
     shown.textContent = text;
-    if (bar && value !== undefined) {
-      if (value > bar.max) bar.max = value;
-      bar.value = value;
-    }
+    if (!bar || value === undefined) return;
+    if (name === "speed") this.#compare(value);
+    bar.value = value;
+  }
+
+  /** Both sides' speeds have one scale. */
+  #compare(speed) {
+    this.speed = speed;
+    const most = Math.max(1, ...sides.map((gauges) => gauges.speed)) * 1.1;
+    for (const gauges of sides) gauges.parts.speed.bar.max = most;
   }
 
   clear() {
@@ -68,6 +78,7 @@ export class Answer {
     this.tokens = 0;
     this.drafted = 0;
     this.accepted = 0;
+    this.drafts = 0;
     this.text = "";
     this.thought = "";
     this.finish = null;
@@ -106,6 +117,7 @@ export class Answer {
     this.drafted += made.draft_tokens;
     this.accepted += made.tokens.filter((token) => token.origin === "draft").length;
     this.gamma = made.draft_tokens;
+    if (made.draft_tokens) this.drafts += 1;
   }
 
   #write(text, origin, thought) {
@@ -129,7 +141,10 @@ export class Answer {
       const rate = this.accepted / this.drafted;
       gauges.set("acceptance", `${Math.round(100 * rate)}% (${this.accepted} of ${this.drafted})`, rate);
     }
-    if (this.gamma !== undefined) gauges.set("gamma", String(this.gamma), this.gamma);
+    if (this.gamma !== undefined) {
+      const mean = this.drafts ? ` (mean ${(this.drafted / this.drafts).toFixed(1)})` : "";
+      gauges.set("gamma", `${this.gamma}${mean}`, this.gamma);
+    }
     if (this.first !== undefined) gauges.set("first", `${((this.first - this.asked) / 1000).toFixed(2)} s`);
     gauges.set("tokens", String(this.tokens));
   }
