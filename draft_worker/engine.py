@@ -51,8 +51,11 @@ class DraftEngine(Protocol):
 
     info: ModelInfo
     tokenizer: TokenizerInfo
-    grammars: Grammars | None
-    """Those that its drafts are drawn under, if it honours any."""
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """Those that its drafts are drawn under, if it honours any."""
+        ...
 
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.

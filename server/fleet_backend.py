@@ -227,8 +227,8 @@ class Fleet:
         chooses = name is None and speculation.num_candidates == 1 and _all_choose(drafters)
         if name is None:
             name = next((worker.info.id for worker in drafters if worker.info is not None), "")
-        # A predicted output is another drafter than the one that fills in for it, and a grammar makes another text: much
-        # of it is known beforehand.
+        # A predicted output is another drafter than the one that fills in for it, and of a text under a grammar much is
+        # known beforehand.
         kind = (request.prediction is not None, request.grammar is not None)
         pair = (target.fingerprint, AUTO if chooses else name, kind)
         return AdaptivePlanner(

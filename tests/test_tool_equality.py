@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,9 +124,7 @@ def test_calls_that_must_be_made(gateways: dict[str, Stack], name: str) -> None:
     assert content is None
     check(calls, finish)
     named = {"type": "function", "function": {"name": "weigh"}}
-    content, calls, finish, _ = asked_all_ways(
-        gateways[name], tool_choice=named, parallel_tool_calls=False, **SAMPLED
-    )
+    content, calls, finish, _ = asked_all_ways(gateways[name], tool_choice=named, parallel_tool_calls=False, **SAMPLED)
     assert (content, finish) == (None, "tool_calls")
     check(calls, finish)
     assert [called for called, _ in calls] == ["weigh"]
@@ -142,7 +139,7 @@ def opener_of(form: CallFormat, folder: Path) -> dict[str, float]:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_calls_that_the_model_opens_itself(gateways: dict[str, Stack], folder: Path, name: str) -> None:
-    """Both functions are strict: from the opener on, the grammar holds. Cut by `max_tokens`, the last is half a call."""
+    """Both functions are strict: from the opener on the grammar holds. What is cut is half a call."""
     bias = opener_of(FORMATS[name], folder)
     for drawing in (GREEDY, SAMPLED):
         content, calls, finish, _ = asked_all_ways(gateways[name], tool_choice="auto", logit_bias=bias, **drawing)

@@ -44,7 +44,7 @@ async def test_there_is_nothing_at_once_before_a_grammar_was_compiled(compiler: 
     with pytest.raises(DeadlineExceeded):
         await grammars.state(new, 1, time.monotonic())
     async with asyncio.timeout(20):
-        while grammars.at_once(new, 1) is None:  # it is compiled all the same
+        while grammars.at_once(new, 1) is None:  # noqa: ASYNC110 - a thread compiles it all the same
             await asyncio.sleep(0.01)
     grammars.close()
 
