@@ -31,7 +31,9 @@ M = TypeVar("M", bound=BaseModel)
 
 # Short forms of TANDEM_TARGET_MODEL and TANDEM_DRAFT_MODEL, as `tandem up` has --target and --draft.
 _MODEL_VARIABLES: dict[Role, str] = {"target": "TANDEM_TARGET", "draft": "TANDEM_DRAFT"}
-_OTHER_VARIABLES = frozenset({CONFIG_VARIABLE, LIFELINE_VARIABLE, CACHE_VARIABLE, API_KEY_VARIABLE, *_MODEL_VARIABLES.values()})
+_OTHER_VARIABLES = frozenset(
+    {CONFIG_VARIABLE, LIFELINE_VARIABLE, CACHE_VARIABLE, API_KEY_VARIABLE, *_MODEL_VARIABLES.values()}
+)
 
 
 class SettingsError(Exception):

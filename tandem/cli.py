@@ -176,6 +176,7 @@ def bench(
     transformers: Annotated[
         str | None, typer.Option(help="Its own generate, in this process: plain,assistant,lookup.")
     ] = None,
+    transformers_model: Annotated[str | None, typer.Option(help="What it loads; default: the target.")] = None,
     assistant_model: Annotated[str | None, typer.Option(help="What drafts for transformers' assistant.")] = None,
     max_minutes: Annotated[float, typer.Option(min=0.01, help="Stop measuring after this long.")] = 60.0,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that one answer may take.")] = 300.0,
@@ -218,6 +219,7 @@ def bench(
             seed=seed,
             also=read.also(also or []),
             transformers=read.transformers_ways(transformers),
+            transformers_model=transformers_model,
             assistant_model=assistant_model,
             max_minutes=max_minutes,
             timeout=timeout,

@@ -197,7 +197,7 @@ def _seconds_left(options: BenchOptions, began: float) -> float:
 async def _peers(options: BenchOptions, tandem: Server) -> dict[str, Peer]:
     if not options.transformers:
         return {}
-    target = str(options.up.get("target") or tandem.card.get("root") or tandem.model)
+    target = options.transformers_model or str(options.up.get("target") or tandem.card.get("root") or tandem.model)
     device, dtype = str(options.up.get("device", "auto")), str(options.up.get("dtype", "auto"))
     return await asyncio.to_thread(load_peers, options.transformers, target, options.assistant_model, dtype, device)
 

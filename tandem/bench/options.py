@@ -55,6 +55,7 @@ class BenchOptions:
     seed: int = 1
     also: Mapping[str, str] = field(default_factory=dict)
     transformers: Sequence[str] = ()
+    transformers_model: str | None = None
     assistant_model: str | None = None
     max_minutes: float = 60.0
     timeout: float = 300.0

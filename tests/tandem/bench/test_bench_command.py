@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from click.testing import Result
 from prometheus_client.parser import text_string_to_metric_families
@@ -27,17 +28,22 @@ SECONDS = 120
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the models `tiny` and `tiny-draft`."""
     target = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", layers=2, hidden=32)
-    draft = truncate_model(target, target.with_name("tiny-draft"), 1)
-    with running_stack(target, draft, exact=False) as running:
+    truncate_model(target, target.with_name("tiny-draft"), 1)
+    return target.parent
+
+
+@pytest.fixture(scope="module")
+def stack(models: Path) -> Iterator[Stack]:
+    with running_stack(models / "tiny", models / "tiny-draft", exact=False) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
-    target = make_tiny_model(tmp_path_factory.mktemp("models") / "tiny", layers=1, hidden=32)
-    with running_stack(target, exact=False, api_keys=["secret"]) as running:
+def locked(models: Path) -> Iterator[Stack]:
+    with running_stack(models / "tiny", exact=False, api_keys=["secret"]) as running:
         yield running
 
 
@@ -163,3 +169,42 @@ def test_two_runs_are_compared(stack: Stack, tmp_path: Path) -> None:
     refused = bench("--compare", files[0], str(broken))
     assert refused.exit_code == 1
     assert "no result of tandem bench" in refused.stderr
+
+
+def test_transformers_itself_says_the_same(stack: Stack, models: Path, tmp_path: Path) -> None:
+    done = bench(
+        *("--url", stack.url, "--prompts", "chat", "--limit", "2", "--max-tokens", "12", "--drafters", "lookup"),
+        *("--transformers", "plain,assistant,lookup", "--transformers-model", str(models / "tiny")),
+        *("--assistant-model", str(models / "tiny-draft"), "--no-plots", "--out", str(tmp_path)),
+        *("--concurrency", "1,2"),
+    )
+    assert done.exit_code == 0, done.stderr
+    rows = {(row["name"], row["load"]["concurrency"]): row for row in written(tmp_path)["rows"]}
+    for name in ("transformers", "transformers assistant", "transformers lookup"):
+        row = rows[name, 1]
+        assert (row["same"], row["compared"], row["failures"]) == (2, 2, 0), name
+        assert row["speed_up"]["value"] > 0
+        assert (name, 2) not in rows, "generate() takes one request at a time"
+
+
+def test_a_tandem_of_its_own_ends_with_it(models: Path, tmp_path: Path) -> None:
+    fields = ["--prompts", "chat", "--max-tokens", "32", "--ignore-eos", "--repetitions", "1000", "--no-plots"]
+    own = ["--target", str(models / "tiny"), "--draft", str(models / "tiny-draft"), "--device", "cpu"]
+    command = [sys.executable, "-P", "-m", "tandem", "bench", *own, *fields, "--out", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert process.stderr is not None
+    for line in process.stderr:
+        if line.startswith("gateway  ready"):
+            break
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert len(children) >= 3
+    time.sleep(5)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130, said
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert not alive
+    found = written(tmp_path)
+    assert not found["complete"]
+    assert {sample["variant"]["drafter"] for sample in found["samples"]} >= {None}
+    assert found["server"]["drafters"] == ["auto", "lookup", "tiny-draft"]
