@@ -29,6 +29,7 @@ from protocol.messages import (
     RememberRequest,
     RememberResponse,
 )
+from worker.call_span import record_call
 from worker.session import Session
 from worker.sessions import SessionTable
 
@@ -97,6 +98,7 @@ class DraftService:
             self._metrics.draft_done(context_tokens, response)
             first = response.candidates[0].token_ids if response.candidates else []
             session.account.add(response.timings, drafted=len(first))
+            record_call("draft", request, response.timings, drafted=len(first))
             return response
 
         call = await self.sessions.start(request, work)

@@ -19,7 +19,7 @@ from server.errors import ApiError
 from server.gateway import Gateway
 from server.http import operations
 from server.http.auth import ApiKeys
-from server.http.middleware import Authentication, ConcurrencyLimit, RequestBoundary, send_error
+from server.http.middleware import Authentication, ConcurrencyLimit, Draining, RequestBoundary, send_error
 from server.http.playground import playground
 from server.http.record import note_error
 from server.metrics import GatewayMetrics
@@ -83,6 +83,7 @@ def create_app(config: GatewayConfig, backend: Backend) -> FastAPI:
     app.add_exception_handler(HTTPException, answer_http_error)
     # The last one added is the outermost.
     app.add_middleware(ConcurrencyLimit, most=config.max_concurrent_requests, metrics=metrics)
+    app.add_middleware(Draining, draining=gateway.draining, metrics=metrics)
     app.add_middleware(Authentication, keys=ApiKeys(config), metrics=metrics, playground=config.playground)
     if config.cors_origins:
         app.add_middleware(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 
 from fastapi import Request
 
@@ -20,6 +21,8 @@ class Gateway:
     texts: TextModels
     metrics: GatewayMetrics
     background: TaskOwner
+    draining: Event = field(default_factory=Event)
+    """Set once the process is to end: what is running may finish, nothing new begins."""
 
 
 def gateway_of(request: Request) -> Gateway:

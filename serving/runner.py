@@ -22,16 +22,28 @@ logger = logging.getLogger("tandem")
 
 # For the last events of streams that were ended to be written.
 _FAREWELL_SECONDS = 2
+_LOOK_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 65
 """For idle connections: well over the 5 s after which httpx, and with it OpenAI's SDK, lets go of its own. With
 uvicorn's equal 5 s a request could be sent just as the server hangs up."""
 
 
 class DrainingServer(uvicorn.Server):
-    """When the drain time is over, or on a second signal, `end_requests` is called; soon after all is cut."""
+    """When the drain time is over, or on a second signal, `end_requests` is called; soon after all is cut.
 
-    def __init__(self, config: uvicorn.Config, drain_seconds: float, end_requests: Callable[[], None]) -> None:
+    With `begin_drain` it goes on listening while requests run, so that who watches it may still ask: the app, which is
+    told by that call, is to refuse what is new.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain_seconds: float,
+        end_requests: Callable[[], None],
+        begin_drain: Callable[[], None] | None = None,
+    ) -> None:
         super().__init__(config)
+        self._begin_drain = begin_drain
         self._drain_seconds = drain_seconds
         self._end_requests = end_requests
         self._drained = asyncio.Event()
@@ -39,9 +51,19 @@ class DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         ending = asyncio.create_task(self._end_after_drain())
         try:
+            if self._begin_drain is not None:
+                self._begin_drain()
+                await self._until_idle()
             await super().shutdown(sockets)
         finally:
             ending.cancel()
+
+    async def _until_idle(self) -> None:
+        """Until no request runs, or soon after the last were told to end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._drain_seconds + _FAREWELL_SECONDS):
+                while (running := set(self.server_state.tasks)) and not self.force_exit:
+                    await asyncio.wait(running, timeout=_LOOK_SECONDS)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit:
@@ -66,8 +88,14 @@ class HttpServer:
         self._server: uvicorn.Server | None = None
         self._failed = False
 
-    def run(self, app: FastAPI, end_requests: Callable[[], None] = lambda: None) -> None:
-        """Serve until SIGTERM or SIGINT, drain, and return. `end_requests` is to end what outlasts the drain.
+    def run(
+        self,
+        app: FastAPI,
+        end_requests: Callable[[], None] = lambda: None,
+        begin_drain: Callable[[], None] | None = None,
+    ) -> None:
+        """Serve until SIGTERM or SIGINT, drain, and return. `end_requests` is to end what outlasts the drain;
+        `begin_drain`: see DrainingServer.
 
         Ends the process with code 1 if `fail` was called."""
         config = uvicorn.Config(
@@ -82,7 +110,7 @@ class HttpServer:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=math.ceil(self._drain_seconds) + _FAREWELL_SECONDS,
         )
-        self._server = server = DrainingServer(config, self._drain_seconds, end_requests)
+        self._server = server = DrainingServer(config, self._drain_seconds, end_requests, begin_drain)
 
         def stop(number: int, frame: FrameType | None) -> None:
             server.should_exit = True

@@ -12,6 +12,7 @@ from config.roles import DraftSettings, ServeSettings, TargetSettings
 from config.settings import UnusableFile
 from serving.logs import set_up_logging
 from serving.runner import HttpServer, settle_heap
+from serving.tracing import set_up_tracing, stop_tracing
 from tandem.addresses import is_loopback, listening_fault
 
 logger = logging.getLogger("tandem")
@@ -24,6 +25,7 @@ def run_gateway(settings: ServeSettings) -> None:
     from server.fleet_backend import Fleet
 
     set_up_logging(settings.log_level, settings.log_format)
+    set_up_tracing("gateway")
     if not (settings.api_keys or settings.api_key_file):
         warn_if_public(settings.host, "the gateway", "set TANDEM_SERVE_API_KEYS or --api-key-file")
     with _file_of("worker_ca_file", settings.worker_ca_file):
@@ -31,7 +33,11 @@ def run_gateway(settings: ServeSettings) -> None:
     with _file_of("api_key_file", settings.api_key_file):
         app = create_app(settings, fleet)
     runner = HttpServer(settings.host, settings.port, settings.drain_seconds)
-    runner.run(app, end_requests=app.state.gateway.background.cancel)
+    try:
+        gateway = app.state.gateway
+        runner.run(app, end_requests=gateway.background.cancel, begin_drain=gateway.draining.set)
+    finally:
+        stop_tracing()
 
 
 @contextmanager
@@ -50,20 +56,28 @@ def run_draft_worker(settings: DraftSettings) -> None:
     """Serve until a signal comes, or the model cannot be loaded."""
     _refuse_taken_port(settings.host, settings.port)
     _set_up_worker(settings)
+    set_up_tracing("draft")
     from draft_worker.app import create_app
 
     runner = HttpServer(settings.host, settings.port, settings.drain_timeout_ms / 1000)
-    runner.run(create_app(settings, on_failure=runner.fail, on_loaded=settle_heap))
+    try:
+        runner.run(create_app(settings, on_failure=runner.fail, on_loaded=settle_heap))
+    finally:
+        stop_tracing()
 
 
 def run_target_worker(settings: TargetSettings) -> None:
     """Serve until a signal comes, or the model cannot be loaded."""
     _refuse_taken_port(settings.host, settings.port)
     _set_up_worker(settings)
+    set_up_tracing("target")
     from target_worker.app import create_app
 
     runner = HttpServer(settings.host, settings.port, settings.drain_timeout_ms / 1000)
-    runner.run(create_app(settings, on_failure=runner.fail, on_loaded=settle_heap))
+    try:
+        runner.run(create_app(settings, on_failure=runner.fail, on_loaded=settle_heap))
+    finally:
+        stop_tracing()
 
 
 def warn_if_public(host: str, what: str, remedy: str) -> None:

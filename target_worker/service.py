@@ -13,12 +13,14 @@ from protocol.messages import (
     GrammarCheckRequest,
     GrammarCheckResponse,
     ModelInfo,
+    SequenceRequest,
     VerifyRequest,
     VerifyResponse,
 )
 from target_worker.checks import check_generate, check_verify
 from target_worker.engine import TargetEngine
 from target_worker.metrics import TargetMetrics
+from worker.call_span import record_call
 from worker.checks import check_grammar_type
 from worker.session import Session
 from worker.sessions import SessionTable
@@ -47,7 +49,7 @@ class TargetService:
             context_tokens = len(session.ids)
             response = await self.engine.verify(request, session.ids, _owner(session), deadline)
             session.emit(response.token_ids)
-            self._note(session, context_tokens, response)
+            self._note(request, session, context_tokens, response)
             return response
 
         call = await self.sessions.start(request, work)
@@ -92,17 +94,20 @@ class TargetService:
                     raise DeadlineExceeded("no token came in time", "deadline_ms") from None
                 except StopAsyncIteration:
                     return
-                self._note(served[0], context_tokens, response)
+                self._note(request, served[0], context_tokens, response)
                 context_tokens = 0
                 yield response
         finally:
             self.sessions.leave(call)
 
-    def _note(self, session: Session[None], context_tokens: int, response: VerifyResponse) -> None:
+    def _note(
+        self, request: SequenceRequest, session: Session[None], context_tokens: int, response: VerifyResponse
+    ) -> None:
         self._metrics.round_done(context_tokens, response)
-        session.account.add(
-            response.timings, len(response.token_ids), drafted=response.num_drafted, accepted=response.num_accepted
-        )
+        tokens, drafted, accepted = len(response.token_ids), response.num_drafted, response.num_accepted
+        session.account.add(response.timings, tokens, drafted=drafted, accepted=accepted)
+        name = "verify" if isinstance(request, VerifyRequest) else "generate"
+        record_call(name, request, response.timings, tokens=tokens, drafted=drafted, accepted=accepted)
 
     def _on_drop(self, session: Session[None]) -> None:
         self.engine.disown(session.serial)

@@ -8,17 +8,19 @@ import time
 import traceback
 import uuid
 from contextlib import suppress
+from threading import Event
 
 import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.errors import ApiError, InternalError, InvalidApiKey, Overloaded
+from server.errors import ApiError, InternalError, InvalidApiKey, Overloaded, Unavailable
 from server.http.auth import ApiKeys
 from server.http.playground import is_page
 from server.http.record import RequestRecord, begin_record, note_error
 from server.metrics import GatewayMetrics
+from serving import tracing
 from serving.connection import abort
 from serving.disconnects import CLIENT_GONE_STATUS, ClientGone
 from serving.request_id import HEADER, REQUEST_ID, valid_id
@@ -53,6 +55,9 @@ class RequestBoundary:
         REQUEST_ID.set(request_id)
         record = RequestRecord(request_id, arrived)
         begin_record(scope, record)
+        given = tracing.valid_traceparent(Headers(scope=scope).get("traceparent"))
+        span = tracing.begin("request", given) if scope["path"] in _GENERATING_PATHS else None
+        record.traceparent = given if span is None else span.traceparent
         status = 0
 
         async def sending(message: Message) -> None:
@@ -88,6 +93,15 @@ class RequestBoundary:
             method = _known(scope["method"])
             facts = {"method": method, "path": path, "status": status, "ms": round(elapsed, 1), **record.fields()}
             logger.log(level, "%s %s %d", method, path, status, extra={"request_id": request_id, **facts})
+            if span is not None:
+                span.end(_attributes(request_id, facts), failed=status >= 500)
+
+
+def _attributes(request_id: str, facts: dict[str, object]) -> dict[str, str | int | float | bool]:
+    """Of a request's span: its line in the log, under OpenTelemetry's names where there are such."""
+    names = {"method": "http.request.method", "path": "http.route", "status": "http.response.status_code"}
+    own = {names.get(name, f"tandem.{name}"): value for name, value in facts.items()}
+    return {"tandem.request_id": request_id} | {k: v for k, v in own.items() if isinstance(v, str | int | float)}
 
 
 def _path(scope: Scope) -> str:
@@ -135,6 +149,25 @@ class Authentication:
 
     def _is_open(self, path: str) -> bool:
         return path in _OPEN_PATHS or (self._playground and is_page(path))
+
+
+class Draining:
+    """Refuses what would begin once the process is to end; health and metrics are still told."""
+
+    def __init__(self, app: ASGIApp, draining: Event, metrics: GatewayMetrics) -> None:
+        self._app = app
+        self._draining = draining
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused = scope["type"] == "http" and self._draining.is_set() and scope["path"] not in ("/health", "/metrics")
+        if not refused:
+            await self._app(scope, receive, send)
+            return
+        error = Unavailable("the server is shutting down", retry_after=1.0)
+        error.headers["connection"] = "close"
+        note_error(scope, self._metrics, error)
+        await send_error(error, send)
 
 
 class ConcurrencyLimit:

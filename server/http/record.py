@@ -18,11 +18,14 @@ _KEY = "tandem.record"
 
 @dataclass(slots=True)
 class RequestRecord:
-    """`id` is its x-request-id, `arrived` time.monotonic(); `failure` the error told to the client, in a stream too."""
+    """`id` is its x-request-id, `arrived` time.monotonic(); `failure` the error told to the client, in a stream too.
+
+    `traceparent` is the request's own span while it is traced, else the client's."""
 
     id: str
     arrived: float
     failure: ApiError | None = None
+    traceparent: str | None = None
     answer_id: str = ""
     pair: str = ""
     tokens: int = 0

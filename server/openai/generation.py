@@ -14,6 +14,7 @@ from server.backend import RoundSource
 from server.errors import ApiError, InternalError, TookTooLong, Unavailable, from_wire
 from server.http.record import RequestRecord
 from server.metrics import GatewayMetrics
+from server.round_span import record_round
 from server.text.choice import Choice, Delta
 from serving.tasks import TaskOwner
 
@@ -120,6 +121,7 @@ class Generation:
                     if self._record is not None:
                         accepted = choice.counts.step_accepted[-1] if round.num_drafted else 0
                         self._record.add(round, len(delta.token_ids), accepted)
+                    record_round(choice, round, len(delta.token_ids))
                     await self._queue.put(delta)
                     if delta.finish_reason is not None:
                         return

@@ -7,6 +7,8 @@ from hashlib import sha256
 
 from starlette.requests import Request
 
+from server.http.record import record_of
+
 
 @dataclass(frozen=True, slots=True)
 class Origin:
@@ -20,4 +22,5 @@ def origin_of(request: Request) -> Origin:
     """Keys that are not asked for separate too: a client of an open gateway may keep to itself by sending one."""
     _, _, key = request.headers.get("authorization", "").partition(" ")
     caller = sha256(key.strip().encode()).hexdigest() if key.strip() else ""
-    return Origin(request.headers.get("traceparent"), caller)
+    record = record_of(request.scope)
+    return Origin(record.traceparent if record is not None else None, caller)

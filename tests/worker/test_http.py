@@ -65,6 +65,15 @@ async def until(condition: Callable[[], bool]) -> None:
         await pause()
 
 
+async def until_ready(port: int) -> None:
+    status = b""
+    while b"200" not in status:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /ready HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n")
+        status = await reader.readline()
+        writer.close()
+
+
 @asynccontextmanager
 async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIterator[Served]:
     config = TargetWorkerConfig(slot_hold_ms=0, **settings)
@@ -79,7 +88,8 @@ async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
         )
         serving = asyncio.create_task(server.serve([listening]))
         await until(lambda: server.started)
-        await until(lambda: engine._loop.alive)
+        # The loop lives before the app has it: a request in between is told that the worker is not ready yet.
+        await until_ready(listening.getsockname()[1])
         try:
             yield Served(listening.getsockname()[1], runner, engine)
         finally:

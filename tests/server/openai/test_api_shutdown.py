@@ -59,3 +59,31 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error_and_done(
     assert error["code"] == "service_unavailable"
     assert "shutting down" in error["message"]
     assert backend.gone.wait(5), "generation goes on"
+
+
+def test_who_watches_is_answered_while_it_drains_and_nothing_new_begins() -> None:
+    app = create_app(GatewayConfig(), ScriptedBackend(script=endless))
+    config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=20)
+    state = app.state.gateway
+    server = DrainingServer(config, 20, state.background.cancel, state.draining.set)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 400}
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body | {"stream": True}, timeout=20) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            server.should_exit = True
+            assert state.draining.wait(10)
+            assert "tandem_num_requests_running 1.0" in httpx.get(f"{url}/metrics", timeout=20).text
+            assert httpx.get(f"{url}/health", timeout=20).status_code == 200
+            assert httpx.get(f"{url}/ready", timeout=20).status_code == 503
+            refused = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (503, "service_unavailable")
+            assert refused.headers["retry-after"] == "1"
+            assert next(line for line in lines if line.startswith("data: {"))  # what runs goes on
+        thread.join(20)
+    assert not thread.is_alive()
