@@ -31,7 +31,7 @@ from testing.tiny_models import make_tiny_model
 
 ROOT = Path(__file__).parents[2]
 KEY = "a-key"
-SECONDS = 60.0
+SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -79,23 +79,19 @@ class Terminal:
             words, cwd=ROOT, env=environ, stdin=slave, stdout=slave, stderr=slave, preexec_fn=take_terminal
         )
         os.close(slave)
-        self.seen = ""
+        self._unread = ""
 
     def type(self, text: str) -> None:
         os.write(self._master, text.encode())
 
     def until(self, pattern: str) -> str:
-        """Reads until what has come since the last time matches; returns that."""
+        """Reads until what has come since the last match matches; returns that."""
         give_up = time.monotonic() + SECONDS
-        got = ""
-        while not re.search(pattern, got):
-            assert time.monotonic() < give_up, f"{pattern!r} did not come, but {got[-2000:]!r}"
+        while (found := re.search(pattern, self._unread)) is None:
+            assert time.monotonic() < give_up, f"{pattern!r} did not come, but {self._unread[-2000:]!r}"
             if select.select([self._master], [], [], 0.2)[0]:
-                try:
-                    got += os.read(self._master, 65536).decode(errors="replace")
-                except OSError:  # the other side is closed
-                    assert re.search(pattern, got), f"it ended before {pattern!r} came: {got[-2000:]!r}"
-        self.seen += got
+                self._unread += os.read(self._master, 65536).decode(errors="replace")
+        got, self._unread = self._unread[: found.end()], self._unread[found.end() :]
         return got
 
     def close(self) -> None:
@@ -168,7 +164,7 @@ def test_no_server() -> None:
     assert "tandem up" in told.stderr
 
 
-@pytest.mark.parametrize("url", ["http://[", "nonsense://x", "127.0.0.1:8000", "http://"])
+@pytest.mark.parametrize("url", ["nonsense://x", "127.0.0.1:8000", "http://"])
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises(ChatError, match="address"):
         ChatServer(url)
@@ -217,33 +213,29 @@ def test_a_server_that_dies_in_mid_answer() -> None:
 def test_in_a_terminal_drafts_are_coloured_and_ctrl_c_stops_an_answer_alone(stack: Stack, tmp_path: Path) -> None:
     with terminal(stack.url, tmp_path, "--show-drafts") as chat:
         chat.until("/help lists the commands")
-        chat.until(r"> ")
-        chat.type("/set max_tokens 8\r")
-        chat.until(r"max_tokens 8")
-        chat.type("/draft 3\r")
-        chat.until(r"γ 3.*\n.*> ")
-        chat.type("Hello\r")
-        shown = chat.until(r"first after [\d.]+ s(?s:.*)> ")
+        chat.type("/set max_tokens 8\r/draft 3\r")
+        chat.until("γ 3 ")
+        chat.type("Hello\r/stats\r")
+        shown = chat.until("seed -?[0-9]+: /set seed")
         assert "\x1b[32m" in shown  # accepted
-        assert re.search(r"\x1b\[4;36m", shown)  # bonus
+        assert "\x1b[4;36m" in shown  # bonus
         assert re.search(r"acceptance 100% \(\d+ of \d+\)", shown)
-        chat.type("/set max_tokens 400\r")
-        chat.until(r"max_tokens 400")
-        chat.type("/reset\r")
+        chat.type("/set max_tokens 400\r/reset\r")
         chat.until("a new conversation")
         chat.type("A long one\r")
         chat.until("tokens/s")  # the figures come while the answer does
         chat.type("\x03")
-        stopped = chat.until(r"\(stopped\) \d+ tokens(?s:.*)> ")
+        stopped = chat.until(r"\(stopped\) \d+ tokens")
         assert int(re.findall(r"\(stopped\) (\d+) tokens", stopped)[0]) < 400
+        chat.until("> ")
         chat.type("\x03")  # at the prompt it only says how to leave
         chat.until("Ctrl-D or /quit")
-        chat.type("/plain\r")
-        chat.until("plain decoding")
-        chat.type("/set max_tokens 5\r")
-        chat.until("max_tokens 5")
-        chat.type("Hi\r")
-        assert "\x1b[32m" not in chat.until(r"5 tokens.*first after")
+        chat.type("/plain\r/set max_tokens 5\r")
+        chat.until("plain decoding.*max_tokens 5")
+        chat.type("Hi\r/stats\r")
+        plain = chat.until("seed -?[0-9]+: /set seed")
+        assert "5 tokens" in plain
+        assert "\x1b[32m" not in plain
         chat.type("\x04")
         assert chat.process.wait(SECONDS) == 0
     history = tmp_path / "tandem" / "chat_history"
