@@ -86,7 +86,7 @@ class ChatServer:
         except (ValueError, KeyError, TypeError, AttributeError):
             message, param = answer.text[:200] or answer.reason_phrase, None
         if answer.status_code == 401:
-            return ChatError(f"{message} Give one with --api-key, or in TANDEM_SERVE_API_KEYS.")
+            return ChatError(f"{message} Give one with --api-key, or in TANDEM_API_KEY.")
         where = f" [{param}]" if param and param not in message else ""
         retry = answer.headers.get("retry-after")
         later = f" (try again in {retry} s)" if retry else ""

@@ -45,7 +45,7 @@ def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 def command(*arguments: str, key: str = KEY) -> tuple[list[str], dict[str, str]]:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("TANDEM_")}
     if key:
-        environ["TANDEM_SERVE_API_KEYS"] = f'["{key}"]'
+        environ["TANDEM_API_KEY"] = key
     return [sys.executable, "-m", "tandem", "chat", *arguments], environ
 
 
