@@ -140,7 +140,7 @@ def test_what_is_set_is_sent_and_what_is_wrong_is_told(stack: Stack) -> None:
 
 
 def test_a_conversation_is_sent_whole_and_a_reset_forgets_it(stack: Stack) -> None:
-    told = piped(stack.url, "/set max_tokens 300", "Hi", "Go on", "/reset", "Go on")
+    told = piped(stack.url, "/set max_tokens 300", "/set ignore_eos true", "Hi", "Go on", "/reset", "Go on")
     assert "maximum context length" in told.stdout  # 300 tokens of the first answer, and 300 more
     assert told.returncode == 0
 
