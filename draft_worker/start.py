@@ -36,8 +36,8 @@ def load_service(
     service = DraftService(engine, config, metrics, _grammars(config) if engine is None else None)
     gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
     if engine is not None:
-        gauges += engine.gauges()
-        counters += engine.counters()
+        gauges += engine.model.gauges()
+        counters += engine.model.counters()
     if (memory := service.memory) is not None:
         gauges = [*gauges, *memory_gauges(memory)]
         counters = [*counters, *memory_counters(memory)]

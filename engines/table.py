@@ -17,8 +17,8 @@ from engines.vllm.versions import check_installed as check_vllm
 from protocol.messages import Capabilities
 
 if TYPE_CHECKING:  # they import torch: lookup can do without, and its environment is to be prepared first
-    from engines.runtime.engine import LoopEngine
-    from engines.runtime.passes import PassReport
+    from engines.runtime.engine import LoopModel
+    from engines.served import OnPass
 
 logger = logging.getLogger(__name__)
 
@@ -79,14 +79,14 @@ def load_engine(
     config: WorkerConfig,
     role: Literal["draft", "target"],
     capabilities: Capabilities,
-    on_pass: Callable[[PassReport], None],
+    on_pass: OnPass,
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
-) -> LoopEngine:
+) -> LoopModel:
     """The configured engine's model, running on the loop (engines.runtime.engine.start_engine). Raises ModelError.
 
     `on_death(reason)` is called if the loop failed, `progress` with what is being done.
     """
     module: Any = import_module(ENGINES[engine_of(config)].load)
-    engine: LoopEngine = module.load_engine(config, role, capabilities, on_pass, on_death, progress)
+    engine: LoopModel = module.load_engine(config, role, capabilities, on_pass, on_death, progress)
     return engine

@@ -41,7 +41,7 @@ class TargetService:
     async def verify(self, request: VerifyRequest) -> VerifyResponse:
         """One round. Raises WireError."""
         deadline = time.monotonic() + request.deadline_ms / 1000
-        check_verify(request, self.engine.info)
+        check_verify(request, self.engine.model.info)
 
         async def work(session: Session[None]) -> VerifyResponse:
             context_tokens = len(session.ids)
@@ -56,7 +56,7 @@ class TargetService:
 
     async def check_grammar(self, request: GrammarCheckRequest) -> GrammarCheckResponse:
         """Whether the grammar can be honoured. Raises WireError: no, because."""
-        check_grammar_type(request.grammar, self.engine.info)
+        check_grammar_type(request.grammar, self.engine.model.info)
         await self.engine.check_grammar(request.grammar)
         return GrammarCheckResponse()
 
@@ -67,7 +67,7 @@ class TargetService:
 
         Closing the generator stops the engine's work; the session keeps what was emitted.
         """
-        check_generate(request, self.engine.info)
+        check_generate(request, self.engine.model.info)
         rounds = self.engine.rounds()
         served: list[Session[None]] = []
 
@@ -105,12 +105,12 @@ class TargetService:
         )
 
     def _on_drop(self, session: Session[None]) -> None:
-        self.engine.disown(session.serial)
+        self.engine.model.disown(session.serial)
         session.account.tell("target", session.key)
 
     @property
     def info(self) -> ModelInfo:
-        return self.engine.info
+        return self.engine.model.info
 
     async def delete(self, session_id: str) -> None:
         """Forget a session, if it is held; its call in flight ends."""
@@ -121,7 +121,7 @@ class TargetService:
         began = time.monotonic()
         await self.sessions.close(patience)
         left = max(0.0, patience - (time.monotonic() - began))
-        await asyncio.to_thread(self.engine.close, left)
+        await asyncio.to_thread(self.engine.model.close, left)
 
 
 def _owner(session: Session[None]) -> int | None:

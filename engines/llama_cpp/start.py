@@ -18,8 +18,8 @@ from engines.llama_cpp.library import Library, library
 from engines.llama_cpp.runner import Runner
 from engines.llama_cpp.vocabulary import check_tokenizer
 from engines.models import ModelFiles
-from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopEngine, start_engine
-from engines.runtime.passes import PassReport
+from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopModel, start_engine
+from engines.served import OnPass
 from engines.tokenizer import special_token_ids, tokenizer_info
 from protocol.messages import Capabilities
 
@@ -35,10 +35,10 @@ def load_engine(
     config: WorkerConfig,
     role: Literal["draft", "target"],
     capabilities: Capabilities,
-    on_pass: Callable[[PassReport], None],
+    on_pass: OnPass,
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
-) -> LoopEngine:
+) -> LoopModel:
     """Find, load and start the configured GGUF model (see engines.table.load_engine). Raises ModelError."""
     progress(f"looking for {config.model}")
     found = find_gguf(config.model, progress)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -65,7 +65,7 @@ class Transport:
         async with self._answer(method, path, body, seconds) as response:
             return await _read(response, max_bytes)
 
-    async def lines(self, path: str, body: bytes, *, seconds: float, max_line: int) -> AsyncIterator[bytes]:
+    async def lines(self, path: str, body: bytes, *, seconds: float, max_line: int) -> AsyncGenerator[bytes, None]:
         """The lines of a streamed answer, each awaited for at most `seconds`. Closing it cuts the connection."""
         pending = bytearray()
         async with self._answer("POST", path, body, seconds, stream=True) as response:

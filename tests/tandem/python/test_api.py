@@ -57,7 +57,7 @@ def idle(t: Tandem, seconds: float = 10.0) -> bool:
     services = [local(t, "target"), local(t, "draft")]
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
-        if not any(len(one.sessions) or one.engine._engine.loop.running for one in services):
+        if not any(len(one.sessions) or one.engine.model.loop.running for one in services):
             return True
         time.sleep(0.02)
     return False
@@ -118,9 +118,9 @@ def test_a_list_is_one_batch(t: Tandem) -> None:
     prompts = [f"Number {index} of them" for index in range(12)]
     alone = [t.generate(prompt, seed=1, max_tokens=12).text for prompt in prompts]
     rows: list[int] = []
-    loop = local(t, "target").engine._engine.loop._passes
+    loop = local(t, "target").engine.model.loop._passes
     original = loop._on_pass
-    loop._on_pass = lambda report: (rows.append(report.sessions), original(report))
+    loop._on_pass = lambda *report: (rows.append(report[0]), original(*report))
     try:
         answers = t.generate(prompts, seed=1, max_tokens=12)
     finally:
@@ -384,7 +384,7 @@ from tandem import Tandem
 t = Tandem(sys.argv[1], draft=sys.argv[2], device="cpu")
 services = [worker.service for worker in t._inner._running._workers.here.values()]
 def idle():
-    return not any(len(one.sessions) or one.engine._engine.loop.running for one in services)
+    return not any(len(one.sessions) or one.engine.model.loop.running for one in services)
 for kind in ("stream", "chat", "generate"):
     try:
         threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT)).start()
