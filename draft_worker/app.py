@@ -19,8 +19,8 @@ from protocol.messages import (
     DraftResponse,
     RememberRequest,
     RememberResponse,
-    TokenizerInfo,
 )
+from protocol.worker_info import TokenizerInfo
 from serving.disconnects import until_client_leaves
 from worker.answers import json_response
 from worker.batch import parse_batch, serve_batch

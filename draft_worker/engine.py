@@ -7,17 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
-from protocol.messages import (
-    Candidate,
-    Capabilities,
-    DraftRequest,
-    DraftTimings,
-    GrammarType,
-    Sampling,
-)
+from protocol.messages import Candidate, DraftRequest, DraftTimings, GrammarType, Sampling
+from protocol.worker_info import Capabilities
 
 if TYPE_CHECKING:  # it imports torch, which lookup alone can do without
-    from engines.served import ServedModel
+    from engines.running_model import RunningModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +41,7 @@ class DraftEngine(Protocol):
     """A draft model with its memory. Requests that reach it are checked (draft_worker/checks.py)."""
 
     @property
-    def model(self) -> ServedModel:
+    def model(self) -> RunningModel:
         """What its service asks of the model beside tokens."""
         ...
 

@@ -25,10 +25,10 @@ from protocol.messages import (
     DraftRequest,
     DraftResponse,
     GrammarType,
-    ModelInfo,
     RememberRequest,
     RememberResponse,
 )
+from protocol.worker_info import ModelInfo
 from worker.session import Session
 from worker.sessions import SessionTable
 
@@ -136,7 +136,7 @@ class DraftService:
         raise EngineFailure("no drafter answers this request")
 
     def _on_drop(self, session: Session[Any]) -> None:
-        session.account.tell("draft", session.key)
+        session.account.log("draft", session.key)
         if self.engine is not None:
             self.engine.model.disown(session.serial)
         if self._grammars is not None:

@@ -14,11 +14,11 @@ from config.workers import EngineName, WorkerConfig
 from engines.llama_cpp.library import INSTALL
 from engines.llama_cpp.library import check_installed as check_llama_cpp
 from engines.vllm.versions import check_installed as check_vllm
-from protocol.messages import Capabilities
+from protocol.worker_info import Capabilities
 
 if TYPE_CHECKING:  # they import torch: lookup can do without, and its environment is to be prepared first
+    from engines.running_model import OnPass
     from engines.runtime.engine import LoopModel
-    from engines.served import OnPass
 
 logger = logging.getLogger(__name__)
 

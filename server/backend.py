@@ -9,15 +9,8 @@ from typing import Protocol
 from prometheus_client.registry import Collector
 
 from basics.names import Strategy
-from protocol.messages import (
-    Capabilities,
-    Grammar,
-    ModelInfo,
-    Sampling,
-    StopReason,
-    TokenizerInfo,
-    TokenLogprob,
-)
+from protocol.messages import Grammar, Sampling, StopReason, TokenLogprob
+from protocol.worker_info import Capabilities, ModelInfo, TokenizerInfo
 
 
 @dataclass(frozen=True, slots=True)

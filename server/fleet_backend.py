@@ -13,7 +13,8 @@ from basics.breaker import Breaker
 from basics.names import AUTO, LOOKUP
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
-from protocol.messages import Capabilities, Grammar, ModelInfo
+from protocol.messages import Grammar
+from protocol.worker_info import Capabilities, ModelInfo
 from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation, pair_name
 from server.errors import InvalidRequest, NoModelYet
 from server.fleet.admission import Admission

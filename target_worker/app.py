@@ -15,13 +15,13 @@ from protocol.messages import (
     GenerateRequest,
     GrammarCheckRequest,
     GrammarCheckResponse,
-    TokenizerInfo,
     VerifyBatchItem,
     VerifyBatchRequest,
     VerifyBatchResponse,
     VerifyRequest,
     VerifyResponse,
 )
+from protocol.worker_info import TokenizerInfo
 from serving.disconnects import until_client_leaves
 from target_worker.metrics import TargetMetrics
 from target_worker.service import TargetService

@@ -8,16 +8,9 @@ from typing import Protocol
 from basics.names import MAX_DRAFT_TOKENS, Strategy
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from engines.served import ServedModel
-from protocol.messages import (
-    MAX_LOGPROBS,
-    Capabilities,
-    GenerateRequest,
-    Grammar,
-    Sampling,
-    VerifyRequest,
-    VerifyResponse,
-)
+from engines.running_model import RunningModel
+from protocol.messages import MAX_LOGPROBS, GenerateRequest, Grammar, Sampling, VerifyRequest, VerifyResponse
+from protocol.worker_info import Capabilities
 from target_worker.strategies import STRATEGIES
 
 UNREAD_ROUNDS = 32
@@ -47,7 +40,7 @@ class TargetEngine(Protocol):
     """
 
     @property
-    def model(self) -> ServedModel:
+    def model(self) -> RunningModel:
         """What its service asks of the model beside tokens."""
         ...
 

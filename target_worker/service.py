@@ -8,14 +8,8 @@ from collections.abc import AsyncGenerator
 
 from config.workers import TargetWorkerConfig
 from protocol.errors import DeadlineExceeded
-from protocol.messages import (
-    GenerateRequest,
-    GrammarCheckRequest,
-    GrammarCheckResponse,
-    ModelInfo,
-    VerifyRequest,
-    VerifyResponse,
-)
+from protocol.messages import GenerateRequest, GrammarCheckRequest, GrammarCheckResponse, VerifyRequest, VerifyResponse
+from protocol.worker_info import ModelInfo
 from target_worker.checks import check_generate, check_verify
 from target_worker.engine import TargetEngine
 from target_worker.metrics import TargetMetrics
@@ -106,7 +100,7 @@ class TargetService:
 
     def _on_drop(self, session: Session[None]) -> None:
         self.engine.model.disown(session.serial)
-        session.account.tell("target", session.key)
+        session.account.log("target", session.key)
 
     @property
     def info(self) -> ModelInfo:

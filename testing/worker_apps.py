@@ -19,7 +19,8 @@ from draft_worker.runtime.engine import LoopDrafter
 from engines.runtime.engine import LoopModel
 from engines.runtime.loop import EngineLoop
 from engines.runtime.slots import SlotCache
-from protocol.messages import MAX_LOGPROBS, Capabilities, ModelInfo, Sampling, TokenizerInfo, Vocabulary
+from protocol.messages import MAX_LOGPROBS, Sampling
+from protocol.worker_info import Capabilities, ModelInfo, TokenizerInfo, Vocabulary
 from target_worker.app import create_app as create_target_app
 from target_worker.runtime.engine import LoopTarget
 from target_worker.strategies import STRATEGIES

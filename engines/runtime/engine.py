@@ -11,12 +11,12 @@ from typing import Literal
 from basics.metrics import Watched
 from config.workers import WorkerConfig
 from engines.grammar.service import Grammars
+from engines.running_model import OnPass, RunningModel
 from engines.runtime.loop import EngineLoop
 from engines.runtime.rows import Row
 from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.slots import SlotCache
-from engines.served import OnPass, ServedModel
-from protocol.messages import Capabilities, ModelInfo, StepTime, TokenizerInfo
+from protocol.worker_info import Capabilities, ModelInfo, StepTime, TokenizerInfo
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
 LONGEST_DEFAULT_CONTEXT = 8192
@@ -24,7 +24,7 @@ LONGEST_DEFAULT_CONTEXT = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class LoopModel(ServedModel):
+class LoopModel(RunningModel):
     """`loop` has been started."""
 
     loop: EngineLoop

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from engines.running_model import OnPass
 from engines.runtime.jobs import Job, Passed, Seat
 from engines.runtime.passes import Passes
 from engines.runtime.plan import PromptBudget
@@ -24,7 +25,6 @@ from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.runs import Run, plan
 from engines.runtime.slots import SlotCache
 from engines.runtime.waiting import Waiting
-from engines.served import OnPass
 from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, WireError
 
 logger = logging.getLogger(__name__)

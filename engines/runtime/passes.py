@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 
+from engines.running_model import OnPass
 from engines.runtime.chained import Chained, draw_chains, is_chain, is_context, read_contexts, shortened
 from engines.runtime.jobs import Passed
 from engines.runtime.plan import PromptBudget
 from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.runs import Piece, Run
 from engines.sampling.batch import draw_batch
-from engines.served import OnPass
 from protocol.errors import EngineFailure
 
 logger = logging.getLogger(__name__)

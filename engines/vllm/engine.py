@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from engines.errors import ModelError
-from engines.served import OnPass
+from engines.running_model import OnPass
 from engines.vllm.failures import as_wire_errors
 from engines.vllm.requests import Answer, answer_of
 from engines.vllm.stats import PassStats, stat_logger

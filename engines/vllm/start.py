@@ -16,7 +16,7 @@ from engines.errors import ModelError
 from engines.fingerprint import fingerprint
 from engines.grammar.service import Grammars
 from engines.models import ModelFiles, resolve_model
-from engines.served import OnPass, ServedModel
+from engines.running_model import OnPass, RunningModel
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.vllm.arguments import engine_arguments, prepare_environment
 from engines.vllm.draw_check import check_draws
@@ -24,11 +24,11 @@ from engines.vllm.engine import VllmEngine
 from engines.vllm.measure import measure_step_seconds
 from engines.vllm.owner import announce_owner
 from engines.vllm.versions import check_installed
-from protocol.messages import Capabilities, ModelInfo, StepTime
+from protocol.worker_info import Capabilities, ModelInfo, StepTime
 
 
 @dataclass(frozen=True, kw_only=True)
-class VllmModel(ServedModel):
+class VllmModel(RunningModel):
     """`engine` has been started. `resources` are closed after it."""
 
     engine: VllmEngine

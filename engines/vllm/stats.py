@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from engines.served import OnPass
+from engines.running_model import OnPass
 
 
 class PassStats:

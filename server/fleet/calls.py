@@ -12,13 +12,11 @@ from protocol.messages import (
     DraftResponse,
     GenerateRequest,
     Grammar,
-    ModelInfo,
-    Ready,
     RememberRequest,
-    TokenizerInfo,
     VerifyRequest,
     VerifyResponse,
 )
+from protocol.worker_info import ModelInfo, Ready, TokenizerInfo
 from server.fleet.checks import check_generated
 from server.fleet.failures import WorkerFailure, WorkerUnreachable
 

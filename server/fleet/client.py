@@ -16,14 +16,12 @@ from protocol.messages import (
     Grammar,
     GrammarCheckRequest,
     GrammarCheckResponse,
-    ModelInfo,
-    Ready,
     RememberRequest,
     RememberResponse,
-    TokenizerInfo,
     VerifyRequest,
     VerifyResponse,
 )
+from protocol.worker_info import ModelInfo, Ready, TokenizerInfo
 from server.fleet.calls import checked_rounds
 from server.fleet.checks import check_draft, check_verify
 from server.fleet.failures import BadAnswer, Refused, WorkerFailure

@@ -16,7 +16,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from protocol import errors as wire
-from protocol.messages import Ready
+from protocol.worker_info import Ready
 from server.fleet.failures import BadAnswer, TooLate, WorkerFailure, WorkerUnreachable, failure_of
 from serving.request_id import HEADER as REQUEST_ID_HEADER
 from serving.request_id import REQUEST_ID

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
-from protocol.messages import Grammar, GrammarType, ModelInfo
+from protocol.messages import Grammar, GrammarType
+from protocol.worker_info import ModelInfo
 from server.errors import InvalidRequest
 from server.gateway import Gateway
 from server.openai.options import ResponseFormat, StructuredOutputs

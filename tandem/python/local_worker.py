@@ -16,13 +16,11 @@ from protocol.messages import (
     GenerateRequest,
     Grammar,
     GrammarCheckRequest,
-    ModelInfo,
-    Ready,
     RememberRequest,
-    TokenizerInfo,
     VerifyRequest,
     VerifyResponse,
 )
+from protocol.worker_info import ModelInfo, Ready, TokenizerInfo
 from server.fleet.calls import checked_rounds
 from server.fleet.checks import check_draft, check_verify
 from server.fleet.failures import TooLate, WorkerFailure, failure_of

@@ -9,13 +9,7 @@ from config.workers import TargetWorkerConfig
 from engines.channel import Channel
 from engines.drawing import RequestSampling
 from engines.vllm.start import VllmModel, load_model
-from protocol.messages import (
-    MAX_LOGPROBS,
-    GenerateRequest,
-    Grammar,
-    VerifyRequest,
-    VerifyResponse,
-)
+from protocol.messages import MAX_LOGPROBS, GenerateRequest, Grammar, VerifyRequest, VerifyResponse
 from target_worker.engine import UNREAD_ROUNDS, capabilities
 from target_worker.metrics import TargetMetrics
 from target_worker.strategies import STRATEGIES

@@ -14,7 +14,8 @@ import torch
 from config.workers import TargetWorkerConfig
 from engines.runtime.jobs import Job
 from protocol.errors import ErrorBody
-from protocol.messages import ModelInfo, TokenizerInfo, VerifyResponse
+from protocol.messages import VerifyResponse
+from protocol.worker_info import ModelInfo, TokenizerInfo
 from target_worker.app import create_app
 from target_worker.runtime import engine as torch_engine
 from target_worker.runtime.engine import LoopTarget

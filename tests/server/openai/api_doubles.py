@@ -14,7 +14,8 @@ from openai import AsyncOpenAI, OpenAI
 from prometheus_client.registry import Collector
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from protocol.messages import Capabilities, Grammar, ModelInfo, Sampling, TokenizerInfo, TokenLogprob, Vocabulary
+from protocol.messages import Grammar, Sampling, TokenLogprob
+from protocol.worker_info import Capabilities, ModelInfo, TokenizerInfo, Vocabulary
 from server.backend import DrafterState, GenerationRequest, Round, RoundTimings, ServedModel
 from server.errors import NoModelYet
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import StepTime
+from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount

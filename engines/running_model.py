@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from basics.metrics import Watched
 from engines.drawing import Limits
 from engines.grammar.service import Grammars
-from protocol.messages import ModelInfo, TokenizerInfo
+from protocol.worker_info import ModelInfo, TokenizerInfo
 
 OnPass = Callable[[int, int, float], None]
 """Called after every forward pass with its sessions, its tokens and its seconds; from any thread."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServedModel(ABC):
+class RunningModel(ABC):
     """What GET /v1/model and /v1/tokenizer show, and the grammars. An engine's own class adds the engine itself."""
 
     info: ModelInfo
