@@ -33,7 +33,7 @@ Prompt = Annotated[
     Discriminator(
         _kind,
         custom_error_type="prompt_form",
-        custom_error_message="Input should be a string, a list of strings, a list of token ids or a list of such lists",
+        custom_error_message="must be a string, a list of strings, a list of token ids or a list of such lists",
     ),
 ]
 

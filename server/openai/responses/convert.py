@@ -66,7 +66,8 @@ def own_words(body: schema.ResponsesRequest) -> Iterator[None]:
         for theirs, ours in _OWN_NAMES:
             error.message = error.message.replace(f"'{theirs}", f"'{ours}")
             if error.param is not None and error.param.startswith(theirs):
-                error.param = ours
+                within = error.param.removeprefix(theirs) if theirs.endswith(".schema") else ""
+                error.param = ours + within
         if error.param is not None and error.param.startswith("tools["):
             error.param = _own_tool(error.param, body.tools or ())
         raise

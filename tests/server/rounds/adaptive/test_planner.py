@@ -13,7 +13,7 @@ from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
 from server.rounds.adaptive.planner import FixedPlanner, PairState, RoundOutcome
-from tests.server.rounds.adaptive_simulator import World, adaptive, decode, speed_up
+from tests.server.rounds.adaptive.simulator import World, adaptive, decode, speed_up
 
 BAD: dict[str, dict[str, Any]] = {
     "always wrong": {"acceptance": lambda token: 0.0},
