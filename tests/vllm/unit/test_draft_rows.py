@@ -63,7 +63,7 @@ def test_a_drawn_token_with_its_runner_up(temperature: float) -> None:
 
 def test_a_certain_token_has_no_runner_up() -> None:
     row = torch.zeros(VOCABULARY)
-    write(row, drawn(1, top2=True, top_k=1), {"top2": True, "truncate": None})
+    write(row, drawn(1, top2=True, top_k=1), {"top2": True, "truncate": None}, PLACE)
     found = read(*told(row, 2), wants_q=False)
     assert (found.second, found.gap) == (-1, math.inf)
 
