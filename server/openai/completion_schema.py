@@ -15,7 +15,7 @@ Ids = Annotated[TokenIds, AllWhole]
 
 
 def _kind(prompt: Any) -> str | None:
-    """Of a prompt's forms the one that was meant: only its faults are reported."""
+    """Which form of prompt was meant, so that only its errors are reported."""
     if isinstance(prompt, str):
         return "text"
     if not isinstance(prompt, list):
