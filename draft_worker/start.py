@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tokenizers import Tokenizer
+
 from basics.names import LOOKUP
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import DraftEngine
@@ -33,7 +35,7 @@ def load_service(
         engine = load(progress)
     elif config.model != LOOKUP:
         engine = _load(config, metrics, progress, on_death)
-    service = DraftService(engine, config, metrics, _grammars(config) if engine is None else None)
+    service = DraftService(engine, config, metrics, _grammars(config, engine))
     gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
     if engine is not None:
         gauges += engine.model.gauges()
@@ -45,7 +47,13 @@ def load_service(
     return service
 
 
-def _grammars(config: DraftWorkerConfig) -> SessionGrammars | None:
+def _grammars(config: DraftWorkerConfig, engine: DraftEngine | None) -> SessionGrammars | None:
+    """The engine's own, if there is an engine: its vocabulary is the target's."""
+    if engine is not None:
+        model = engine.model
+        if not model.grammars.types:
+            return None
+        return SessionGrammars(lambda: (model.grammars, Tokenizer.from_str(model.tokenizer.tokenizer_json)))
     return SessionGrammars(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
 
 

@@ -193,6 +193,7 @@ class ModelCard(BaseModel):
     root: str = Field(description="the target's own id")
     max_model_len: int
     tool_call_format: str | None = Field(description="how the model writes tool calls; null: tool calls are off")
+    drafters: list[str] = Field(description="the names that `speculative.draft_model` may have now")
 
 
 class ModelList(BaseModel):
