@@ -236,6 +236,7 @@ def test_in_a_terminal_drafts_are_coloured_and_ctrl_c_stops_an_answer_alone(stac
         plain = chat.until("seed -?[0-9]+: /set seed")
         assert "5 tokens" in plain
         assert "\x1b[32m" not in plain
+        chat.until("> ")  # an end that comes before is not readline's
         chat.type("\x04")
         assert chat.process.wait(SECONDS) == 0
     history = tmp_path / "tandem" / "chat_history"

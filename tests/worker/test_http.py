@@ -36,7 +36,7 @@ class Served:
     def __init__(self, port: int, runner: FakeRunner, engine: LoopTarget) -> None:
         self.port = port
         self.runner = runner
-        self.loop = engine._loop
+        self.loop = engine.model.loop
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connection = socket.socket()
