@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from basics.metrics import Watched
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
@@ -18,6 +18,17 @@ from protocol.messages import (
     Sampling,
     TokenizerInfo,
 )
+
+if TYPE_CHECKING:  # it imports torch, which lookup alone can do without
+    from engines.sampling.columns import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNoise:
+    """For a draft whose ids are another vocabulary's: what the model's columns are there, and where it begins there."""
+
+    columns: Columns
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +59,20 @@ class DraftEngine(Protocol):
 
     info: ModelInfo
     tokenizer: TokenizerInfo
+    shares_noise: bool
+    """Whether `draft` takes `shared`."""
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
+    async def draft(
+        self,
+        request: DraftRequest,
+        ids: list[int],
+        owner: int | None,
+        deadline: float,
+        shared: SharedNoise | None = None,
+    ) -> Drafted:
         """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.
+
+        Ids are the model's own. `shared`: the noise is that of another vocabulary, and only tokens of both are drawn.
 
         There is room for the request's `draft_tokens` (draft_worker/service.py sees to it); 0: the context is read.
 

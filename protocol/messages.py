@@ -15,6 +15,8 @@ from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
 PROTOCOL_VERSION = 1
 MAX_TOKENS_PER_MESSAGE = 1_048_576
 MAX_LOGPROBS = 20
+MAX_TOKENIZER_BYTES = 128 * 2**20
+"""Of a message that holds a tokenizer."""
 Q_SUM_TOLERANCE = 1e-4
 """How far a q may be from summing to one: what float32 arithmetic on the draft's side explains."""
 
@@ -185,6 +187,9 @@ class DraftRequest(SequenceRequest):
         description="for `auto`: what the target takes to verify 0, 1, … draft tokens; null: drafts as long as asked",
     )
     history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
+    vocabulary: str | None = Field(
+        default=None, max_length=128, description="whose ids these are, if not the worker's: a fingerprint it learned"
+    )
 
 
 class DraftTimings(Reply):
@@ -379,6 +384,7 @@ class Capabilities(Reply):
     grammar_types: list[GrammarType]
     q: bool = Field(default=False, description="a draft worker that can send q")
     prediction: bool = False
+    translates: bool = Field(default=False, description="a draft worker that drafts for other vocabularies too")
     auto: bool = Field(default=False, description="a draft worker that chooses its drafter itself if asked to")
     history: bool = Field(default=False, description="a draft worker that remembers answers")
     batch_invariant: bool = False
@@ -401,6 +407,16 @@ class Capabilities(Reply):
         return next(facts for facts in self.strategy_facts if facts.name == strategy)
 
 
+class Translation(Reply):
+    """How a draft worker drafts for a target whose vocabulary is not its model's (docs/vocabularies.md)."""
+
+    vocabulary: str = Field(description="the fingerprint of the target's")
+    way: Literal["shared_ids", "shared_text"]
+    q: bool = Field(description="whether such drafts can come with q")
+    shared: int = Field(ge=0, description="tokens that both have")
+    coverage: float = Field(ge=0.0, le=1.0, description="of a sample of text, in the target's tokens: those shared")
+
+
 class ModelInfo(Reply):
     """`GET /v1/model`. A lookup drafter has no vocabulary of its own: null."""
 
@@ -418,6 +434,9 @@ class ModelInfo(Reply):
     fingerprint: str = Field(description="of weights, dtype and engine; equal fingerprints answer equal texts")
     capabilities: Capabilities
     step_seconds: list[StepTime]
+    translations: list[Translation] = Field(
+        default_factory=list, description="a draft worker's: the targets' vocabularies that it has learned"
+    )
 
 
 class TokenizerInfo(Reply):
@@ -435,6 +454,13 @@ class TokenizerInfo(Reply):
     stop_token_ids: list[int]
     vocabulary: Vocabulary
     context_length: int
+
+
+class LearnRequest(Message):
+    """`POST /v1/vocabulary` on a draft worker: the tokenizer of a target that is to be drafted for."""
+
+    protocol: Literal[1] = 1
+    tokenizer: TokenizerInfo
 
 
 class Health(Reply):

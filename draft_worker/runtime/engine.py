@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from basics.metrics import Watched
 from config.workers import DraftWorkerConfig
-from draft_worker.engine import Drafted, capabilities
+from draft_worker.engine import Drafted, SharedNoise, capabilities
 from draft_worker.metrics import DraftMetrics
 from draft_worker.runtime.draft import draft_job
 from engines.runtime.engine import LoopEngine
@@ -33,6 +33,8 @@ def load_drafter(
 class LoopDrafter:
     """A DraftEngine (draft_worker/engine.py)."""
 
+    shares_noise = True
+
     def __init__(self, engine: LoopEngine, q_top_k: int) -> None:
         self.info = engine.info
         self.tokenizer = engine.tokenizer
@@ -40,9 +42,16 @@ class LoopDrafter:
         self._limits = engine.limits
         self._q_top_k = q_top_k
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
+    async def draft(
+        self,
+        request: DraftRequest,
+        ids: list[int],
+        owner: int | None,
+        deadline: float,
+        shared: SharedNoise | None = None,
+    ) -> Drafted:
         grammar = await self._engine.grammars.state(request.grammar, owner, deadline)
-        job = draft_job(request, ids, owner, self._limits, self._q_top_k, grammar)
+        job = draft_job(request, ids, owner, self._limits, self._q_top_k, grammar, shared)
         return await self._engine.loop.run(job, deadline)
 
     def disown(self, owner: int) -> None:

@@ -14,6 +14,7 @@ from protocol.messages import (
     Ready,
     RememberRequest,
     TokenizerInfo,
+    Translation,
     VerifyRequest,
     VerifyResponse,
 )
@@ -34,6 +35,10 @@ class WorkerCalls(Protocol):
     async def draft(self, request: DraftRequest, seconds: float, vocabulary_size: int) -> DraftResponse: ...
 
     async def remember(self, request: RememberRequest, seconds: float) -> None: ...
+
+    async def learn(self, tokenizer: TokenizerInfo, seconds: float) -> Translation:
+        """Have a draft worker get ready for a target with this tokenizer."""
+        ...
 
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse: ...
 

@@ -11,17 +11,20 @@ from pydantic import BaseModel, ValidationError
 
 from protocol.errors import BadRequest, ErrorBody
 from protocol.messages import (
+    MAX_TOKENIZER_BYTES,
     DraftRequest,
     DraftResponse,
     GenerateRequest,
     Grammar,
     GrammarCheckRequest,
     GrammarCheckResponse,
+    LearnRequest,
     ModelInfo,
     Ready,
     RememberRequest,
     RememberResponse,
     TokenizerInfo,
+    Translation,
     VerifyRequest,
     VerifyResponse,
 )
@@ -35,7 +38,6 @@ _END_OF_STREAM_SECONDS = 0.5
 _MAX_SMALL = 65_536
 _MAX_ANSWER = 4 * 2**20
 _MAX_MODEL = 2**20
-_MAX_TOKENIZER = 128 * 2**20
 # A stream has no status by the time it breaks off: these codes say that any other worker would refuse it too.
 _REQUESTS_FAULT = frozenset({"bad_request", "unsupported", "context_too_long", "invalid_grammar"})
 
@@ -65,6 +67,9 @@ class WorkerClient:
 
     async def remember(self, request: RememberRequest, seconds: float) -> None:
         await self._post("/v1/remember", request, RememberResponse, seconds)
+
+    async def learn(self, tokenizer: TokenizerInfo, seconds: float) -> Translation:
+        return await self._post("/v1/vocabulary", LearnRequest(tokenizer=tokenizer), Translation, seconds)
 
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse:
         answer = await self._post("/v1/verify", request, VerifyResponse, seconds)
@@ -105,7 +110,7 @@ class WorkerClient:
         return await self._get("/v1/model", ModelInfo, seconds, _MAX_MODEL)
 
     async def tokenizer(self, seconds: float) -> TokenizerInfo:
-        return await self._get("/v1/tokenizer", TokenizerInfo, seconds, _MAX_TOKENIZER)
+        return await self._get("/v1/tokenizer", TokenizerInfo, seconds, MAX_TOKENIZER_BYTES)
 
     async def ready(self, seconds: float) -> Ready:
         return await self._get("/ready", Ready, seconds, _MAX_SMALL)

@@ -207,6 +207,7 @@ class DraftSide:
         try:
             return await self._ask(session, draft_tokens, num_candidates, max_tokens, left)
         except SessionLost as failure:
+            session.worker.look_again.set()  # another one may answer there, which has yet to learn the target's ids
             raise WorkerFailure("session_lost", failure.message) from failure
 
     async def _ask(
@@ -246,6 +247,7 @@ class DraftSide:
             "candidate_top_p": speculation.candidate_top_p,
             "want_q": self._needs_q and draft_tokens > 0,
             "prediction": Prediction(token_ids=prediction) if prediction is not None else None,
+            "vocabulary": translation.vocabulary if (translation := session.worker.translation) is not None else None,
             "history": self._history if chooses and info is not None and info.capabilities.history else None,
         }
 

@@ -16,10 +16,12 @@ from protocol.messages import (
     GenerateRequest,
     Grammar,
     GrammarCheckRequest,
+    LearnRequest,
     ModelInfo,
     Ready,
     RememberRequest,
     TokenizerInfo,
+    Translation,
     VerifyRequest,
     VerifyResponse,
 )
@@ -62,6 +64,10 @@ class LocalWorker(Generic[S]):
     async def remember(self, request: RememberRequest, seconds: float) -> None:
         assert isinstance(self.service, DraftService)
         await self._within(seconds, self.service.remember(request))
+
+    async def learn(self, tokenizer: TokenizerInfo, seconds: float) -> Translation:
+        assert isinstance(self.service, DraftService)
+        return await self._within(seconds, self.service.learn(LearnRequest(tokenizer=tokenizer)))
 
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse:
         assert isinstance(self.service, TargetService)
