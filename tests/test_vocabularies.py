@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
@@ -41,13 +43,16 @@ def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 
 def complete(stack: Stack, prompt: str, speculative: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": 24, "seed": 3, "speculative": speculative, **fields}
+    body = {"model": "tiny", "prompt": prompt, "max_tokens": 16, "seed": 3, "speculative": speculative, **fields}
     answer = stack.post("/v1/completions", body)
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
 def drafted_by(drafter: str, **changes: Any) -> dict[str, Any]:
+    """`none`: plain decoding."""
+    if drafter == "none":
+        return {"enabled": False}
     return {"draft_model": drafter, "draft_tokens": 4, "adaptive_speculation": False, **changes}
 
 
@@ -56,61 +61,93 @@ def counts(answer: dict[str, Any]) -> tuple[int, int]:
     return told["num_draft_tokens"], told["num_accepted_draft_tokens"]
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.3])
-@pytest.mark.parametrize("candidates", [1, 3])
-def test_the_text_is_the_targets_whoever_drafts(
-    stack: Stack, drafter: str, temperature: float, candidates: int
-) -> None:
-    drafted = accepted = 0
-    for prompt in PROMPTS:
-        plain = complete(stack, prompt, {"enabled": False}, temperature=temperature)
-        answer = complete(stack, prompt, drafted_by(drafter, num_candidates=candidates), temperature=temperature)
-        assert answer["choices"] == plain["choices"]
-        more = counts(answer)
-        drafted, accepted = drafted + more[0], accepted + more[1]
-    assert drafted
-    if drafter == "right_ids":
-        assert accepted == drafted, "the same model, with the noise of the same ids, is right in every place"
-    if drafter == "right_text" and not temperature:
-        assert accepted, "a random model spells little as a tokenizer would"
+def at_once(asked: Sequence[Callable[[], dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The answers to requests that are all under way together."""
+    with ThreadPoolExecutor(8) as threads:
+        return list(threads.map(lambda ask: ask(), asked))
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(("temperature", "candidates"), [(0.0, 1), (0.0, 3), (0.7, 1), (1.3, 3)])
+def test_the_text_is_the_targets_whoever_drafts(stack: Stack, temperature: float, candidates: int) -> None:
+    cells = [(drafter, prompt) for drafter in ("none", *DRAFTERS) for prompt in PROMPTS]
+    answers = dict(
+        zip(
+            cells,
+            at_once(
+                [
+                    partial(
+                        complete, stack, prompt, drafted_by(drafter, num_candidates=candidates), temperature=temperature
+                    )
+                    for drafter, prompt in cells
+                ]
+            ),
+            strict=True,
+        )
+    )
+    for drafter in DRAFTERS:
+        drafted = accepted = 0
+        for prompt in PROMPTS:
+            answer = answers[drafter, prompt]
+            assert answer["choices"] == answers["none", prompt]["choices"]
+            more = counts(answer)
+            drafted, accepted = drafted + more[0], accepted + more[1]
+        assert drafted, drafter
+        if drafter == "right_ids":
+            assert accepted == drafted, "the same model, with the noise of the same ids, is right in every place"
+        if drafter == "right_text" and not temperature:
+            assert accepted, "a random model spells little as a tokenizer would, but some"
+
+
 @pytest.mark.parametrize("strategy", ["greedy", "threshold", "probabilistic"])
-@pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_every_strategy_is_served_or_refused_by_name(
-    stack: Stack, drafter: str, strategy: str, temperature: float
-) -> None:
-    asked = drafted_by(drafter, strategy=strategy)
-    if strategy == "probabilistic" and drafter in ("right_text", "bytes", "disagrees"):
-        body = {"model": "tiny", "prompt": "x", "max_tokens": 4, "speculative": asked}
-        refusal = stack.post("/v1/completions", body)
-        assert refusal.status_code == 400
-        assert refusal.json()["error"]["param"] == "speculative.strategy"
-        return
-    for prompt in PROMPTS:
-        answer = complete(stack, prompt, asked, temperature=temperature)
-        assert counts(answer)[0]
-        if temperature == 0.0:
-            assert answer["choices"] == complete(stack, prompt, {"enabled": False}, temperature=0.0)["choices"]
-        elif strategy == "greedy":  # one text for a seed, whoever drafts
-            other = complete(stack, prompt, drafted_by("lookup", strategy=strategy), temperature=temperature)
-            assert answer["choices"] == other["choices"]
+def test_every_strategy_is_served_or_refused_by_name(stack: Stack, strategy: str) -> None:
+    for drafter in DRAFTERS:
+        asked = drafted_by(drafter, strategy=strategy)
+        if strategy == "probabilistic" and drafter in ("right_text", "bytes", "disagrees"):
+            body = {"model": "tiny", "prompt": "x", "max_tokens": 4, "speculative": asked}
+            refusal = stack.post("/v1/completions", body)
+            assert refusal.status_code == 400
+            assert refusal.json()["error"]["param"] == "speculative.strategy"
+            continue
+        prompt = PROMPTS[0]
+        lookup = drafted_by("lookup", strategy=strategy)
+        cold, plain, warm, other = at_once(
+            [
+                partial(complete, stack, prompt, asked, temperature=0.0),
+                partial(complete, stack, prompt, {"enabled": False}, temperature=0.0),
+                partial(complete, stack, prompt, asked, temperature=0.9),
+                partial(complete, stack, prompt, lookup, temperature=0.9),
+            ]
+        )
+        assert counts(cold)[0]
+        assert counts(warm)[0]
+        assert cold["choices"] == plain["choices"]
+        if strategy == "greedy":  # one text for a seed, whoever drafts
+            assert warm["choices"] == other["choices"]
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_penalties_bias_stops_and_grammars_meet_other_ids(stack: Stack, drafter: str) -> None:
-    for fields in (
+def test_penalties_bias_stops_and_grammars_meet_other_ids(stack: Stack) -> None:
+    asked: list[dict[str, Any]] = [
         {"repetition_penalty": 1.3, "presence_penalty": 0.5, "temperature": 0.6},
         {"logit_bias": {"300": 4.0, "20": -100}, "temperature": 0.9},
-        {"min_tokens": 20, "stop_token_ids": list(range(200, 380))},
-        {"structured_outputs": {"regex": "( (quick|brown|fox|lazy|dog)){6}"}, "temperature": 0.8},
+        {"min_tokens": 10, "stop_token_ids": list(range(200, 380))},
+        {"structured_outputs": {"regex": "( (quick|brown|fox|lazy|dog)){4}"}, "temperature": 0.8},
         {"ignore_eos": True, "temperature": 1.5},
-    ):
-        plain = complete(stack, PROMPTS[0], {"enabled": False}, **fields)
-        answer = complete(stack, PROMPTS[0], drafted_by(drafter), **fields)
-        assert answer["choices"] == plain["choices"], fields
+    ]
+    cells = [(drafter, number) for drafter in ("none", *DRAFTERS) for number in range(len(asked))]
+    answers = dict(
+        zip(
+            cells,
+            at_once(
+                [
+                    partial(complete, stack, PROMPTS[0], drafted_by(drafter), **asked[number])
+                    for drafter, number in cells
+                ]
+            ),
+            strict=True,
+        )
+    )
+    for (drafter, number), answer in answers.items():
+        assert answer["choices"] == answers["none", number]["choices"], (drafter, asked[number])
 
 
 def test_the_way_is_told(stack: Stack) -> None:
