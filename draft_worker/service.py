@@ -56,7 +56,7 @@ class DraftService:
         able = info.capabilities.model_copy(
             update={"auto": True, "history": config.history_mb > 0, "translates": translates}
         )
-        self._learned = Learned(engine, info.model_copy(update={"capabilities": able}), config.other_vocabulary)
+        self._learned = Learned(engine, info.model_copy(update={"capabilities": able}), config, metrics)
         self.memory = AnswerMemory(config.history_mb * 2**20) if config.history_mb > 0 else None
         self._history_file = config.history_file if self.memory is not None else None
         if self.memory is not None and self._history_file is not None:
@@ -89,6 +89,8 @@ class DraftService:
 
         async def work(session: Session[Memory]) -> DraftResponse:
             context_tokens = len(session.ids)
+            if request.own_prompt is not None:
+                session.state["own_prompt"] = request.own_prompt
             room = min(request.max_tokens, info.context_length - context_tokens)
             within = request.model_copy(update={"draft_tokens": min(request.draft_tokens, room)})
             asked = Asked(within, session, session.settle("all"), deadline, translator)

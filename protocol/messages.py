@@ -191,6 +191,12 @@ class DraftRequest(SequenceRequest):
         default=None, max_length=128, description="whose ids these are, if not the worker's: a fingerprint it learned"
     )
 
+    own_prompt: str | None = Field(
+        default=None,
+        max_length=4 * MAX_TOKENS_PER_MESSAGE,
+        description="the chat as the draft model's own template has it, in place of the prompt; sent once",
+    )
+
 
 class DraftTimings(Reply):
     queue_ms: float

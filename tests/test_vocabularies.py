@@ -34,9 +34,9 @@ def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     pools = {
         "right_ids": {"model": str(same)},
         "right_text": {"model": str(same), "other_vocabulary": "shared_text"},
-        "bytes": {"model": str(bytes_)},
+        "bytes": {"model": str(bytes_), "other_vocabulary": "shared_text"},
         "qwen": {"model": str(qwen)},
-        "disagrees": {"model": str(disagrees)},
+        "disagrees": {"model": str(disagrees), "other_vocabulary": "shared_text"},
     }
     with running_stack(target, pools=pools) as stack:
         yield stack

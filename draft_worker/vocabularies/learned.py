@@ -8,8 +8,9 @@ import time
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from config.workers import OtherVocabulary
+from config.workers import DraftWorkerConfig
 from draft_worker.engine import DraftEngine
+from draft_worker.metrics import DraftMetrics
 from protocol.errors import BadRequest, UnknownVocabulary, Unsupported
 from protocol.messages import ModelInfo, TokenizerInfo, Translation
 
@@ -26,10 +27,13 @@ _MOST = 4
 class Learned:
     """`info` is the worker's own description, with what it has learned. Lives on the event loop's thread."""
 
-    def __init__(self, engine: DraftEngine | None, info: ModelInfo, wanted: OtherVocabulary) -> None:
+    def __init__(
+        self, engine: DraftEngine | None, info: ModelInfo, config: DraftWorkerConfig, metrics: DraftMetrics
+    ) -> None:
         self.info = info
         self._engine = engine
-        self._wanted: OtherVocabulary = wanted
+        self._config = config
+        self._metrics = metrics
         self._translators: OrderedDict[str, Translator] = OrderedDict()
         self._one_at_a_time = asyncio.Lock()
         self._draft: Speech | None = None
@@ -75,4 +79,4 @@ class Learned:
 
         if self._draft is None:
             self._draft = opened(engine.tokenizer)
-        return translator(tokenizer, engine, self.info, self._draft, self._wanted)
+        return translator(tokenizer, engine, self.info, self._draft, self._config, self._metrics.prompt_judged)

@@ -80,6 +80,11 @@ class Speech:
         """Tokens of a text with nothing before it, `lead` left out: some tokenizers put a space there."""
         return self.encode(f" {text}" if self._begins_with_space else text)
 
+    def encode_prompt(self, text: str) -> list[int]:
+        """Tokens of a rendered chat template, which says itself how it begins."""
+        ids: list[int] = self._whole.encode(text, add_special_tokens=False).ids
+        return ids
+
     def encode(self, text: str) -> list[int]:
         """Tokens of a text that goes on from another: nothing is put before it, and no character is changed."""
         ids: list[int] = self._going_on.encode(text, add_special_tokens=False).ids

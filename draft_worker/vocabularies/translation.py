@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from config.workers import OtherVocabulary
+from basics.prefix import shared_prefix
+from config.workers import DraftPrompt, DraftWorkerConfig
 from draft_worker.drafter import Asked
 from draft_worker.engine import Drafted, DraftEngine, SharedNoise
+from draft_worker.vocabularies.prompt_choice import Prompt, PromptChoice
 from draft_worker.vocabularies.sample import SAMPLE
 from draft_worker.vocabularies.shared_ids import IdMap, IdReading
 from draft_worker.vocabularies.shared_text import TextReading, stable
@@ -33,24 +35,48 @@ _LEAST_COVERAGE = 0.85
 _LONG = 2_048
 """Tokens that are read on a thread of their own: others are served meanwhile."""
 _MOST_DRAWN = 64
+OWN_PROMPT = "own_prompt"
+"""Where a session keeps the chat as the draft model's own template has it."""
+_CHOSEN = "chosen_prompt"
+_LAST = "last_by_text"
+
+Judged = Callable[[Prompt, int, int], None]
+"""Called with a prompt, how many draft tokens after it were judged, and how many of them accepted."""
 
 
 class Translator:
     """Drafts in one target's ids from a model that has others."""
 
-    def __init__(self, target: Speech, draft: Speech, info: ModelInfo, told: Translation, ids: IdMap | None) -> None:
-        """`info` describes the worker to those who use the target's ids; `ids` None: by shared text."""
+    def __init__(
+        self,
+        target: Speech,
+        draft: Speech,
+        info: ModelInfo,
+        told: Translation,
+        ids: IdMap | None,
+        wish: DraftPrompt,
+        judged: Judged,
+    ) -> None:
+        """`info` describes the worker to those who use the target's ids; `ids` None: by shared text. `judged` is called
+        with what came of each draft after a chat for which there are two prompts."""
         self.info = info
         self.told = told
         self._target, self._draft, self._ids = target, draft, ids
         self._drawn_per_token = 1.0
+        self._wish: DraftPrompt = wish
+        self._prompts = PromptChoice()
+        self._tell = judged
 
     async def draft(self, engine: DraftEngine, asked: Asked, ahead: Sequence[int], tokens: int) -> Drafted:
         """`tokens` tokens after the context and `ahead`, which is drafted already. Raises WireError."""
+        self._judge(asked)
         reading = await self._reading(asked, ahead)
         if isinstance(reading, IdReading):
             return await self._by_ids(engine, asked, reading, len(asked.ids) + len(ahead), tokens)
-        return await self._by_text(engine, asked, reading, tokens)
+        drafted = await self._by_text(engine, asked, reading, tokens)
+        if drafted.candidates and not ahead:
+            asked.session.state[_LAST] = len(asked.ids), drafted.candidates[0].token_ids
+        return drafted
 
     async def _reading(self, asked: Asked, ahead: Sequence[int]) -> IdReading | TextReading:
         """What the session's context is to the draft model."""
@@ -63,7 +89,7 @@ class Translator:
             return reading
         # A new one, so that a call that is cancelled leaves none behind that a thread still changes.
         session.state.pop(name, None)
-        reading = self._new_reading()
+        reading = self._new_reading(asked)
         if len(whole) > _LONG:
             await asyncio.to_thread(self._update, reading, whole, 0, asked)
         else:
@@ -71,10 +97,34 @@ class Translator:
         session.state[name] = reading
         return reading
 
-    def _new_reading(self) -> IdReading | TextReading:
+    def _new_reading(self, asked: Asked) -> IdReading | TextReading:
         if self._ids is not None:
             return IdReading(self._ids, self._draft.lead, self._target.begin)
-        return TextReading(self._target, self._draft)
+        reading = TextReading(self._target, self._draft)
+        own: str | None = asked.session.state.get(OWN_PROMPT)
+        if own is not None and self._prompt_for(asked) == "own":
+            reading.use_prompt(asked.request.num_prompt_tokens, self._draft.encode_prompt(own))
+        return reading
+
+    def _prompt_for(self, asked: Asked) -> Prompt:
+        """What was chosen for this session, which holds to its end."""
+        chosen: Prompt | None = asked.session.state.get(_CHOSEN)
+        if chosen is None:
+            chosen = self._prompts.choose() if self._wish == "auto" else self._wish
+            asked.session.state[_CHOSEN] = chosen
+        return chosen
+
+    def _judge(self, asked: Asked) -> None:
+        """What the target made of this session's last draft."""
+        chosen: Prompt | None = asked.session.state.get(_CHOSEN)
+        place, drafted = asked.session.state.pop(_LAST, (0, []))
+        if chosen is None or not drafted:
+            return
+        came = asked.ids[place:]
+        accepted = shared_prefix(came, drafted)
+        looked_at = min(len(drafted), accepted + 1, len(came))
+        self._prompts.observe(chosen, looked_at, accepted)
+        self._tell(chosen, looked_at, accepted)
 
     @staticmethod
     def _update(reading: IdReading | TextReading, whole: list[int], unchanged: int, asked: Asked) -> None:
@@ -185,7 +235,12 @@ class Translator:
 
 
 def translator(
-    theirs: TokenizerInfo, engine: DraftEngine, info: ModelInfo, draft: Speech, wanted: OtherVocabulary
+    theirs: TokenizerInfo,
+    engine: DraftEngine,
+    info: ModelInfo,
+    draft: Speech,
+    config: DraftWorkerConfig,
+    judged: Judged,
 ) -> Translator:
     """What drafts for the target whose tokenizer is `theirs`, on a worker that describes itself by `info`.
 
@@ -195,6 +250,7 @@ def translator(
         BadRequest: the tokenizer can't be read, or is not the one that its vocabulary's fingerprint is of.
         Unsupported: the two can't be translated into one another, or the settings refuse to.
     """
+    wanted = config.other_vocabulary
     if wanted == "refuse":
         raise Unsupported("this worker drafts in its own vocabulary alone (other_vocabulary: refuse)", "tokenizer")
     target = opened(theirs)
@@ -221,7 +277,7 @@ def translator(
             "capabilities": info.capabilities.model_copy(update={"q": told.q}),
         }
     )
-    return Translator(target, draft, info, told, ids if by_ids else None)
+    return Translator(target, draft, info, told, ids if by_ids else None, config.draft_prompt, judged)
 
 
 def opened(info: TokenizerInfo) -> Speech:

@@ -133,6 +133,9 @@ class Admission:
             translation = await worker.client.learn(tokenizer, _LEARN_SECONDS)
         except Refused as refusal:
             return refusal.message
+        worker.tokenizer = None
+        if translation.way == "shared_text":
+            worker.tokenizer = await worker.client.tokenizer(_TOKENIZER_SECONDS)  # for its chat template
         info = await worker.client.model(_LOOK_SECONDS)  # it says there what it has learned
         reference = self.reference()
         if reference is None or reference.info is None or reference.info.vocabulary != target.vocabulary:
