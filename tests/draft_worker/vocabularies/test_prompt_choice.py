@@ -55,7 +55,7 @@ def test_the_drafters_own_prompt_stands_in_for_the_targets() -> None:
         assert read[: len(own)] == own
         assert ours.spell(read[len(own) :]) == theirs.spell(answer[:count])
         assert step_by_step.length_at(len(prompt)) == (len(own), True)
-        drawn = " and glad".encode()
+        drawn = b" and glad"
         assert theirs.spell(step_by_step.tokens_of(drawn)) == drawn
     step_by_step.update(prompt[:4], 4, 4)
     step_by_step.update([*prompt, *answer], 4, len(prompt))
