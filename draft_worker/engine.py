@@ -19,7 +19,8 @@ from protocol.messages import (
     TokenizerInfo,
 )
 
-if TYPE_CHECKING:  # it imports torch, which lookup alone can do without
+if TYPE_CHECKING:  # torch, which lookup alone can do without
+    from engines.grammar.service import Grammars
     from engines.sampling.columns import Columns
 
 
@@ -61,6 +62,11 @@ class DraftEngine(Protocol):
     tokenizer: TokenizerInfo
     shares_noise: bool
     """Whether `draft` takes `shared`."""
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """Those that its drafts are drawn under, if it honours any."""
+        ...
 
     async def draft(
         self,

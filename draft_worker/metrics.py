@@ -26,10 +26,8 @@ class DraftMetrics(WorkerMetrics):
         super().__init__("draft")
         drafts = self.counter("spec_decode_num_drafts", "Drafts that hold a token", "source")
         draft_tokens = self.counter("spec_decode_num_draft_tokens", "Draft tokens of first candidates", "source")
-        judged = self.counter(
-            "draft_prompt_num_draft_tokens", "Judged draft tokens, by the prompt before them", "prompt"
-        )
-        accepted = self.counter("draft_prompt_num_accepted_tokens", "Those of them that were accepted", "prompt")
+        judged = self.counter("prompt_num_draft_tokens", "Judged draft tokens, by the prompt before them", "prompt")
+        accepted = self.counter("prompt_num_accepted_tokens", "Those of them that were accepted", "prompt")
         self._judged = {prompt: judged.labels(prompt) for prompt in ("target", "own")}
         self._accepted = {prompt: accepted.labels(prompt) for prompt in ("target", "own")}
         sources = [drafter.source for drafter in DRAFTERS]
