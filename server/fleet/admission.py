@@ -28,6 +28,8 @@ class Admission:
         self._metrics = metrics
         self._interval = interval
         self._late: dict[Worker, int] = {}
+        self._cannot_translate: dict[Worker, tuple[ModelInfo, str]] = {}
+        """What a drafter was and the vocabulary of the target then, where it refused to learn that."""
 
     async def watch(self, worker: Worker) -> None:
         """Look at the worker for ever: at once when something points to it, else at jittered intervals."""
@@ -114,9 +116,13 @@ class Admission:
             worker.set_state("ready", f"{info.id} on {info.engine}")
             return
         if info.capabilities.translates and reference.tokenizer is not None:
-            fault = await self._translate(worker, reference.info, reference.tokenizer)
+            asked = (info, reference.info.vocabulary.fingerprint)
+            if self._cannot_translate.get(worker) == asked:
+                return  # it has said so: a tokenizer of megabytes is not sent at every look
+            fault = await self._translate(worker, info, reference.info, reference.tokenizer)
             gauge.set(fault is not None)
             if fault is not None:
+                self._cannot_translate[worker] = asked
                 worker.set_state("refused", f"its vocabulary is not the target's, and it can't translate: {fault}")
             return
         gauge.set(1)
@@ -126,13 +132,19 @@ class Admission:
             reason = await self._explain(worker, reference.tokenizer) or reason
         worker.set_state("refused", f"its vocabulary is not the target's: {reason}")
 
-    async def _translate(self, worker: Worker, target: ModelInfo, tokenizer: TokenizerInfo) -> str | None:
-        """Have a drafter learn the target's vocabulary; if it refuses to, why."""
+    async def _translate(
+        self, worker: Worker, info: ModelInfo, target: ModelInfo, tokenizer: TokenizerInfo
+    ) -> str | None:
+        """Have a drafter learn the target's vocabulary, unless it has; if it refuses to, why."""
+        assert target.vocabulary is not None
+        name = target.vocabulary.fingerprint
         worker.set_state("unknown", f"learns the vocabulary of {target.id}")
-        try:
-            translation = await worker.client.learn(tokenizer, _LEARN_SECONDS)
-        except Refused as refusal:
-            return refusal.message
+        translation = next((one for one in info.translations if one.vocabulary == name), None)
+        if translation is None:
+            try:
+                translation = await worker.client.learn(tokenizer, _LEARN_SECONDS)
+            except Refused as refusal:
+                return refusal.message
         worker.tokenizer = None
         if translation.way == "shared_text":
             worker.tokenizer = await worker.client.tokenizer(_TOKENIZER_SECONDS)  # for its chat template
