@@ -23,7 +23,7 @@ from draft_worker.vocabularies.sample import SAMPLE
 from draft_worker.vocabularies.shared_ids import IdMap, IdReading
 from draft_worker.vocabularies.shared_text import TextReading, stable
 from draft_worker.vocabularies.speech import Speech
-from protocol.messages import TokenizerInfo
+from protocol.worker_info import TokenizerInfo
 from testing.models import bundled
 from testing.vocabularies import llama_like, qwen_like, tokenizer_info
 

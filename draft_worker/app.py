@@ -19,12 +19,10 @@ from protocol.messages import (
     DraftBatchResponse,
     DraftRequest,
     DraftResponse,
-    LearnRequest,
     RememberRequest,
     RememberResponse,
-    TokenizerInfo,
-    Translation,
 )
+from protocol.worker_info import LearnRequest, TokenizerInfo, Translation
 from serving.disconnects import until_client_leaves
 from worker.answers import json_response
 from worker.batch import parse_batch, serve_batch
@@ -72,7 +70,7 @@ def create_app(
         engine = lifecycle.get().engine
         if engine is None:
             raise NotFound("this worker drafts without a model and has no tokenizer")
-        return engine.tokenizer
+        return engine.model.tokenizer
 
     shell.post("/v1/draft", DraftRequest, DraftResponse, draft)
     shell.route("/v1/draft/batch", DraftBatchRequest, DraftBatchResponse, draft_batch)

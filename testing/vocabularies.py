@@ -11,7 +11,7 @@ import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from engines.tokenizer import fingerprint_vocabulary
-from protocol.messages import TokenizerInfo, Vocabulary
+from protocol.worker_info import TokenizerInfo, Vocabulary
 
 CHATML = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 _QWEN_WORDS = (

@@ -12,7 +12,7 @@ from config.workers import DraftWorkerConfig
 from draft_worker.engine import DraftEngine
 from draft_worker.metrics import DraftMetrics
 from protocol.errors import BadRequest, UnknownVocabulary, Unsupported
-from protocol.messages import ModelInfo, TokenizerInfo, Translation
+from protocol.worker_info import ModelInfo, TokenizerInfo, Translation
 
 if TYPE_CHECKING:  # it imports torch, which lookup alone can do without
     from draft_worker.vocabularies.speech import Speech
@@ -78,5 +78,5 @@ class Learned:
         from draft_worker.vocabularies.translation import opened, translator
 
         if self._draft is None:
-            self._draft = opened(engine.tokenizer)
+            self._draft = opened(engine.model.tokenizer)
         return translator(tokenizer, engine, self.info, self._draft, self._config, self._metrics.prompt_judged)

@@ -10,7 +10,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from engines.token_bytes import UnsupportedTokenizer, parts_of, speller
-from protocol.messages import TokenizerInfo
+from protocol.worker_info import TokenizerInfo
 
 _UNICODE_FORMS = ("NFC", "NFD", "NFKC", "NFKD")
 

@@ -19,16 +19,8 @@ from draft_worker.vocabularies.speech import Speech
 from engines.token_bytes import UnsupportedTokenizer
 from engines.tokenizer import fingerprint_vocabulary
 from protocol.errors import BadRequest, EngineFailure, Unsupported, WireError
-from protocol.messages import (
-    MAX_TOKENS_PER_MESSAGE,
-    Candidate,
-    DraftRequest,
-    DraftTimings,
-    ModelInfo,
-    TokenizerInfo,
-    TopK,
-    Translation,
-)
+from protocol.messages import MAX_TOKENS_PER_MESSAGE, Candidate, DraftRequest, DraftTimings, TopK
+from protocol.worker_info import ModelInfo, TokenizerInfo, Translation
 
 _LEAST_COVERAGE = 0.85
 """Of a sample's tokens, how many the drafter must be able to say for shared ids. Where it can't, a draft ends."""
@@ -219,7 +211,7 @@ class Translator:
         self, engine: DraftEngine, asked: Asked, request: DraftRequest, read: list[int], shared: SharedNoise | None
     ) -> Drafted:
         """The engine's draft; none where the model's context has no room for it."""
-        room = engine.info.context_length - len(read)
+        room = engine.model.info.context_length - len(read)
         if room < max(1, request.draft_tokens) or not read:
             return _nothing()
         try:
@@ -256,16 +248,18 @@ def translator(
     target = opened(theirs)
     if fingerprint_vocabulary(target.vocabulary) != theirs.vocabulary.fingerprint:
         raise BadRequest("is not of the vocabulary that it comes with", "tokenizer.tokenizer_json")
-    ids = IdMap(target, draft, engine.info.vocabulary.logits_size if engine.info.vocabulary is not None else 0)
+    ids = IdMap(
+        target, draft, engine.model.info.vocabulary.logits_size if engine.model.info.vocabulary is not None else 0
+    )
     sample = target.encode(SAMPLE)
     coverage = sum(ids.to_draft[token_id] >= 0 for token_id in sample) / max(1, len(sample))
     if wanted == "shared_ids" and not engine.shares_noise:
-        raise Unsupported(f"engine {engine.info.engine} can't draft by shared ids", "tokenizer")
+        raise Unsupported(f"engine {engine.model.info.engine} can't draft by shared ids", "tokenizer")
     by_ids = wanted == "shared_ids" or (wanted == "auto" and engine.shares_noise and coverage >= _LEAST_COVERAGE)
     told = Translation(
         vocabulary=theirs.vocabulary.fingerprint,
         way="shared_ids" if by_ids else "shared_text",
-        q=by_ids and engine.info.capabilities.q,
+        q=by_ids and engine.model.info.capabilities.q,
         shared=ids.shared,
         coverage=round(coverage, 4),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 from basics.names import STRATEGIES
-from protocol.messages import Capabilities, TokenizerInfo, Translation, Vocabulary
+from protocol.worker_info import Capabilities, TokenizerInfo, Translation, Vocabulary
 
 
 def common(all_of: list[Capabilities]) -> Capabilities:

@@ -13,14 +13,8 @@ import uvicorn
 
 from basics.names import STRATEGIES
 from protocol.hashing import PrefixHashes
-from protocol.messages import (
-    DraftRequest,
-    GenerateRequest,
-    LearnRequest,
-    RememberRequest,
-    SequenceRequest,
-    VerifyRequest,
-)
+from protocol.messages import DraftRequest, GenerateRequest, RememberRequest, SequenceRequest, VerifyRequest
+from protocol.worker_info import LearnRequest
 from testing.fakes.model import STOP, VOCABULARY, draft_token, probability, target_token, top_token
 
 Answer = dict[str, Any]

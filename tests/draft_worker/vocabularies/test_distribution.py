@@ -10,7 +10,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models
 
-from protocol.messages import Sampling, TokenizerInfo
+from protocol.messages import Sampling
+from protocol.worker_info import TokenizerInfo
 from testing.fakes.runner import VOCABULARY, FakeRunner
 from testing.vocabularies import tokenizer_info
 from testing.wire import async_test
