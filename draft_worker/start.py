@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tokenizers import Tokenizer
+
 from basics.names import LOOKUP
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import DraftEngine
@@ -33,11 +35,11 @@ def load_service(
         engine = load(progress)
     elif config.model != LOOKUP:
         engine = _load(config, metrics, progress, on_death)
-    service = DraftService(engine, config, metrics, _grammars(config) if engine is None else None)
+    service = DraftService(engine, config, metrics, _grammars(config, engine))
     gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
     if engine is not None:
-        gauges += engine.gauges()
-        counters += engine.counters()
+        gauges += engine.model.gauges()
+        counters += engine.model.counters()
     if (memory := service.memory) is not None:
         gauges = [*gauges, *memory_gauges(memory)]
         counters = [*counters, *memory_counters(memory)]
@@ -45,7 +47,13 @@ def load_service(
     return service
 
 
-def _grammars(config: DraftWorkerConfig) -> SessionGrammars | None:
+def _grammars(config: DraftWorkerConfig, engine: DraftEngine | None) -> SessionGrammars | None:
+    """The engine's own, if there is an engine: its vocabulary is the target's."""
+    if engine is not None:
+        model = engine.model
+        if not model.grammars.types:
+            return None
+        return SessionGrammars(lambda: (model.grammars, Tokenizer.from_str(model.tokenizer.tokenizer_json)))
     return SessionGrammars(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
 
 

@@ -13,8 +13,9 @@ from basics.breaker import Breaker
 from basics.names import AUTO, LOOKUP
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
-from protocol.messages import Capabilities, Grammar, ModelInfo
-from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation, pair_name
+from protocol.messages import Grammar
+from protocol.worker_info import Capabilities, ModelInfo
+from server.backend import DrafterState, GenerationRequest, GrammarFault, Round, ServedModel, Speculation, pair_name
 from server.errors import InvalidRequest, NoModelYet
 from server.fleet.admission import Admission
 from server.fleet.calls import WorkerCalls
@@ -63,7 +64,7 @@ class Fleet:
         self._grammars = GrammarChecks()
         self._requests = TaskOwner()
         self._watches: list[asyncio.Task[None]] = []
-        self._pairs: dict[tuple[str, str, bool], PairState] = {}
+        self._pairs: dict[tuple[str, str, tuple[bool, bool]], PairState] = {}
         self._created = int(time.time())
         self._served: ServedModel | None = None
 
@@ -124,7 +125,7 @@ class Fleet:
         able = [worker.info.capabilities for worker in self._targets if worker.state == "ready" and worker.info]
         return reference.model_copy(update={"capabilities": of_any(reference.capabilities, able)})
 
-    async def grammar_fault(self, grammar: Grammar) -> str | None:
+    async def grammar_fault(self, grammar: Grammar) -> GrammarFault | None:
         worker = self._admission.reference()
         return await self._grammars.fault(grammar, worker) if worker is not None else None
 
@@ -227,8 +228,10 @@ class Fleet:
         chooses = name is None and speculation.num_candidates == 1 and _all_choose(drafters)
         if name is None:
             name = next((worker.info.id for worker in drafters if worker.info is not None), "")
-        # A predicted output is another drafter than the one that fills in for it.
-        pair = (target.fingerprint, AUTO if chooses else name, request.prediction is not None)
+        # A predicted output is another drafter than the one that fills in for it, and of a text under a grammar much is
+        # known beforehand.
+        kind = (request.prediction is not None, request.grammar is not None)
+        pair = (target.fingerprint, AUTO if chooses else name, kind)
         return AdaptivePlanner(
             self._pairs.setdefault(pair, PairState()),
             draft_tokens=speculation.draft_tokens,
