@@ -109,6 +109,7 @@ CASES: list[tuple[str, str, str | None, list[tuple[str, Any]]]] = [
     ),
     ("glm", "<tool_call>weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>!", "!",
      [("weather", {"city": "Oslo"})]),
+    ("glm", "<tool_call>noop</tool_call></tool_call>", "</tool_call>", [("noop", {})]),
     ("glm", "<tool_call>unknown\n</tool_call>", "same", []),
     ("glm", "<tool_call>noop is not what I call</tool_call>", "same", []),
     (
