@@ -24,7 +24,7 @@ Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
 GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
 Source = Annotated[str, Field(max_length=32, pattern=r"^[a-z][a-z0-9_]*$")]
-"""A drafter's name. Not a fixed list: a draft worker may have drafters that a gateway has not heard of."""
+"""A drafter's name. Not a fixed list: a draft worker may have drafters that a gateway does not know."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 HistoryScope = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 """Whose answers a draft worker may remember and draft from: the gateway's hash of key, salt and vocabulary."""

@@ -14,7 +14,7 @@ UNSPELLABLE = b"\xff"
 
 
 class UnsupportedTokenizer(ValueError):
-    """The bytes of this tokenizer's tokens cannot be told from its tokenizer.json."""
+    """The bytes of this tokenizer's tokens cannot be derived from its tokenizer.json."""
 
 
 def token_bytes(tokenizer_json: str, logits_size: int) -> list[bytes]:
@@ -22,7 +22,7 @@ def token_bytes(tokenizer_json: str, logits_size: int) -> list[bytes]:
 
     Special tokens (<|im_start|> and the like) are not text: a decoder leaves them out, so a string that a grammar
     allowed to contain one would not be the string that the client reads. Only a structural tag that names a special
-    token by its id reaches it. Raises UnsupportedTokenizer where tokens have no definite bytes (WordPiece, word level).
+    token by its id reaches it. Raises UnsupportedTokenizer if tokens have no definite bytes (WordPiece, word level).
     """
     tokenizer = Tokenizer.from_str(tokenizer_json)
     ids = tokenizer.get_vocab(with_added_tokens=True)
@@ -45,7 +45,7 @@ def vocabulary(spelled: Sequence[bytes], stop_token_ids: Collection[int], *, con
     """What xgrammar calls a tokenizer. `control`: the control characters that tokens may contain.
 
     xgrammar 0.2.8 lets a string with minLength or maxLength contain raw control characters, which JSON forbids:
-    without tokens that hold them none can come. Raises UnsupportedTokenizer where there is no stop token.
+    without tokens that hold them none can come. Raises UnsupportedTokenizer if there is no stop token.
     """
     stops = sorted(stop for stop in set(stop_token_ids) if 0 <= stop < len(spelled))
     if not stops:

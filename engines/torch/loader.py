@@ -119,7 +119,7 @@ def pick_dtype(name: Dtype, device: torch.device) -> torch.dtype:
 
 
 def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
-    """`GET /v1/model`'s fingerprint for this runner: weights, dtype, engine, and what its bits depend on."""
+    """`GET /v1/model`'s fingerprint for this runner: of weights, dtype, engine, and all that its bits depend on."""
     device = runner.device
     numerics = f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
     if device.type == "cuda":
@@ -160,7 +160,7 @@ def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pic
 
 
 def check_report(report: Mapping[str, Any]) -> None:
-    """Judge transformers' report on loading (`output_loading_info`): all of the model filled, all of the file used.
+    """Check transformers' report on loading (`output_loading_info`): every weight filled, every tensor used.
 
     Raises:
         ModelError: naming a tensor. transformers itself makes do with a warning: it would leave a missing one random,

@@ -100,7 +100,7 @@ def _tool_use(body: ChatCompletionRequest) -> ToolUse:
 
 
 def _call_format(gateway: Gateway, use: ToolUse, text: TextModel) -> CallFormat | None:
-    """How the model writes calls; None where it may not make any. Raises NotSupported where none are to be read."""
+    """How the model writes calls; None if it may not make any. Raises NotSupported if none are to be read."""
     if use.mode == "none":
         return None
     form = call_form(text.info, gateway.config.tool_call_parser)

@@ -156,7 +156,7 @@ def transformers_ways(text: str | None) -> list[str]:
 
 
 def texts(flag: str, text: str) -> list[str]:
-    """A comma-separated list of names. Raises WrongOption where there is none."""
+    """A comma-separated list of names. Raises WrongOption if there is none."""
     found = [name for name in dict.fromkeys(part.strip() for part in text.split(",")) if name]
     if not found:
         raise WrongOption(f"{flag}: names nothing")
