@@ -21,8 +21,9 @@ from engines.torch.segments import Segment
 
 ATTENTION_NAME = "tandem"
 PASS_ARGUMENT = "tandem_pass"
-# What transformers hands to every attention function and that changes nothing here: positions are in the plan.
-_HARMLESS = frozenset({"position_ids", "is_causal", "cache_position", "dropout"})
+# What transformers hands to every attention function and that changes nothing here: positions are in the plan, and
+# logits are chosen by the head (LLaVA-OneVision hands all of its arguments on).
+_HARMLESS = frozenset({"position_ids", "is_causal", "cache_position", "dropout", "logits_to_keep"})
 
 
 class UnsupportedAttention(ModelError):
