@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engines.torch.batch_invariant import _has_experts
+from engines.torch.batch_invariant import has_experts
 from engines.torch.support import changing_length, recurrent_layers
 from target_worker.strategies import STRATEGIES
 from tests.engines.torch.families import FAMILIES, Family
@@ -12,7 +12,8 @@ from tests.engines.torch.further_families import FURTHER
 from tests.engines.torch.wrapped import WRAPPERS, Wrapper
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
-HEAD = "| family | type in transformers | with | strategies | trees | bitwise mode | tested |\n|---|---|---|---|---|---|---|"
+COLUMNS = ["family", "type in transformers", "with", "strategies", "trees", "bitwise mode", "tested"]
+HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 
 
 def row(family: Family | Wrapper) -> str:
@@ -30,12 +31,12 @@ def row(family: Family | Wrapper) -> str:
         beside.append("longrope")
     if getattr(config, "kv_lora_rank", None):
         beside.append("latent attention")
-    if _has_experts(config):
+    if has_experts(config):
         beside.append("experts")
     if recurs:
         beside.append("recurrent layers")
     strategies = "all" if len(STRATEGIES) == 4 else str(len(STRATEGIES))
-    bitwise = "float32, unless rows need padding" if _has_experts(config) else "✓"
+    bitwise = "float32, unless rows need padding" if has_experts(config) else "✓"
     trees, bitwise = ("refused", "refused") if recurs else ("✓", bitwise)
     kinds = [whole.model_type] if whole is config else [whole.model_type, config.model_type]
     kind = ", ".join(f"`{kind}`" for kind in kinds)
