@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from basics.metrics import Watched
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
@@ -18,6 +18,9 @@ from protocol.messages import (
     Sampling,
     TokenizerInfo,
 )
+
+if TYPE_CHECKING:  # torch, which lookup alone can do without
+    from engines.grammar.service import Grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,11 @@ class DraftEngine(Protocol):
 
     info: ModelInfo
     tokenizer: TokenizerInfo
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """Those that its drafts are drawn under, if it honours any."""
+        ...
 
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.
