@@ -12,8 +12,8 @@ ROUTED: dict[str, Any] = {
     "first_k_dense_replace": 1, "n_shared_experts": 1,
 }  # fmt: skip
 LATENT: dict[str, Any] = {
-    "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 4,
-    "v_head_dim": 12,
+    "num_key_value_heads": 4, "kv_lora_rank": 16, "q_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16,
+    "v_head_dim": 16,
 }  # fmt: skip
 ALPHA: dict[str, Any] = {
     "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0, "factor": 1.0},
@@ -78,7 +78,7 @@ FURTHER = [
     _further("LFM 2 MoE", "Lfm2MoeConfig", MOE, layer_types=["conv", "full_attention"], num_dense_layers=1,
              base=NO_HEAD_DIM),
     _further("LongCat Flash", "LongcatFlashConfig", LATENT, num_layers=2, ffn_hidden_size=48, expert_ffn_hidden_size=16,
-             n_routed_experts=4, zero_expert_num=1, moe_topk=2, head_dim=4,
+             n_routed_experts=4, zero_expert_num=1, moe_topk=2, head_dim=16,
              base={k: v for k, v in NO_HEAD_DIM.items() if k not in ("num_hidden_layers", "intermediate_size")}),
     _further("Mellum 2", "MellumConfig", MOE, ALTERNATE),
     _further("MiMo V2 Flash", "MiMoV2FlashConfig", ROUTED, ALTERNATE),
