@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from protocol.errors import WireError
-from protocol.messages import Candidate, ModelInfo, StopReason, TargetSpeculation, VerifyResponse
+from protocol.messages import Candidate, StopReason, TargetSpeculation, VerifyResponse
+from protocol.worker_info import ModelInfo
 from server.backend import GenerationRequest, Round, RoundTimings
 from server.rounds.adaptive.candidates import gain_of, rows_of
 from server.rounds.adaptive.planner import RoundOutcome, RoundPlan, Times
