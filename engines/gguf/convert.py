@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from basics.machine import free_host_bytes, gib
 from engines.cache import build_once, cache_folder, remove_superseded
 from engines.errors import ModelError
 from engines.gguf.config import configuration
 from engines.gguf.reader import GgufModel, parts_of, read_gguf
 from engines.gguf.tensors import state_dict
 from engines.gguf.tokenizer import build_tokenizer, special_ids, stop_ids
-from engines.memory import free_host_bytes, gib
 from engines.model_building import MODEL_BUILDING
 
 CONVERSION = 3

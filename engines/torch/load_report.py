@@ -51,7 +51,7 @@ class UnfitTensors(logging.Handler):
 
 
 def check_report(report: Mapping[str, Any]) -> None:
-    """Judge transformers' report on loading (`output_loading_info`): all of the model filled, all of the file used.
+    """Check transformers' report on loading (`output_loading_info`): every weight filled, every tensor used.
 
     Raises:
         ModelError: naming a tensor. transformers itself makes do with a warning: it would leave a missing one random,

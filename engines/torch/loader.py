@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
+from engines.lent import lent
 from engines.model_building import MODEL_BUILDING
 from engines.models import ModelFiles, weight_files
 from engines.runtime.rows import Row
@@ -18,6 +19,7 @@ from engines.torch.batch_invariant import check_environment, make_batch_invarian
 from engines.torch.configuration import read_config
 from engines.torch.draft_weights import load_draft
 from engines.torch.elsewhere import instead
+from engines.torch.lent_model import shares_with
 from engines.torch.linear import pack_linear_layers, packed_head_bytes
 from engines.torch.load_report import UnfitTensors, check_report
 from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, stored_tensors, weight_bytes
@@ -58,6 +60,7 @@ def load_runner(
     kind = pick_dtype(dtype, place)
     config = read_config(files)
     length = slot_length or context_length(config)
+    given = lent(files.folder)
     if batch_invariant:
         check_environment(place, kind, config)
     try:
@@ -67,11 +70,19 @@ def load_runner(
         shape = cache_shape(config)
         states = state_bytes(config, kind)
         slots = slots_within(kv_memory_bytes, shape, length, kind, states) if num_slots is None else num_slots
-        weights = weight_bytes(files.folder, kind, beside := left_out(config)) + packed_head_bytes(config, kind, place)
+        beside = left_out(config)
+        weights = 0  # what is in memory already takes no more of it
+        if given is None:
+            weights = weight_bytes(files.folder, kind, beside) + packed_head_bytes(config, kind, place)
         check_fits(weights, shape, slots, length, kind, place, states)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
-    if files.parts is not None:
+    if given is not None:
+        try:
+            model = shares_with(given, kind, place)
+        except ModelError as error:
+            raise ModelError(f"{files.id}: {error}") from error
+    elif files.parts is not None:
         model = load_draft(files, kind, place, exact_rows=batch_invariant)
     else:
         model = _load(files, config, kind, place, allow_pickle_weights)
@@ -87,7 +98,8 @@ def load_runner(
         raise ModelError(
             f"{files.id}: {kind} can't be run with Tandem's attention: {error}; {instead(kind)}"
         ) from error
-    pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
+    if given is None or batch_invariant:  # packing copies what is shared; the mode's bits are those of packed weights
+        pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
     if batch_invariant:
         settle_padding(runner, prefill_chunk_tokens)
     return runner
@@ -116,7 +128,7 @@ def pick_dtype(name: Dtype, device: torch.device) -> torch.dtype:
 
 
 def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
-    """`GET /v1/model`'s fingerprint for this runner: weights, dtype, engine, and what its bits depend on."""
+    """`GET /v1/model`'s fingerprint for this runner: of weights, dtype, engine, and all that its bits depend on."""
     device = runner.device
     numerics = f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
     if device.type == "cuda":
