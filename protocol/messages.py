@@ -15,6 +15,8 @@ from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
 PROTOCOL_VERSION = 1
 MAX_TOKENS_PER_MESSAGE = 1_048_576
 MAX_LOGPROBS = 20
+MAX_TOKENIZER_BYTES = 128 * 2**20
+"""Of a message that holds a tokenizer."""
 Q_SUM_TOLERANCE = 1e-4
 """How far a q may be from summing to one: what float32 arithmetic on the draft's side explains."""
 
@@ -185,6 +187,15 @@ class DraftRequest(SequenceRequest):
         description="for `auto`: what the target takes to verify 0, 1, … draft tokens; null: drafts as long as asked",
     )
     history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
+    vocabulary: str | None = Field(
+        default=None, max_length=128, description="whose ids these are, if not the worker's: a fingerprint it learned"
+    )
+
+    own_prompt: str | None = Field(
+        default=None,
+        max_length=4 * MAX_TOKENS_PER_MESSAGE,
+        description="the chat as the draft model's own template has it, in place of the prompt; sent once",
+    )
 
 
 class DraftTimings(Reply):

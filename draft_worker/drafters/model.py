@@ -20,8 +20,12 @@ class ModelDrafter:
 
     async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
         """`tokens` tokens after the context and `ahead`, which is drafted already."""
+        if asked.translator is not None:
+            return await asked.translator.draft(self._engine, asked, ahead, tokens)
         request = asked.request.model_copy(update={"draft_tokens": tokens})
         return await self._engine.draft(request, [*asked.ids, *ahead], asked.owner, asked.deadline)
 
     async def draft(self, asked: Asked) -> Drafted:
+        if asked.translator is not None:
+            return await asked.translator.draft(self._engine, asked, [], asked.tokens)
         return await self._engine.draft(asked.request, asked.ids, asked.owner, asked.deadline)
