@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, DraftEngine
 from draft_worker.grammars import SessionGrammars
+from draft_worker.lookahead import Lookahead
 from draft_worker.memory import AnswerMemory
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 from worker.session import Session
@@ -49,12 +50,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What drafters are made of: the settings, and the model, the target's grammars and the memory, if any."""
+    """What drafters are made of: the settings, and the model, the target's grammars, the memory and lookahead."""
 
     config: DraftWorkerConfig
     engine: DraftEngine | None = None
     grammars: SessionGrammars | None = None
     memory: AnswerMemory | None = None
+    lookahead: Lookahead | None = None
 
 
 class Drafter(Protocol):
@@ -120,3 +122,14 @@ def permitted(asked: Asked, drafts: Sequence[list[int]], grammars: SessionGramma
     if grammars is not None and not asked.request.want_q:
         drafts = [grammars.permitted(asked.request, asked.ids, asked.owner, draft) for draft in drafts]
     return [draft for draft in drafts if draft]
+
+
+def joined(first: Sequence[Candidate], second: Sequence[Candidate]) -> Candidate:
+    """One draft after the other, each token with the q that it was drawn from."""
+    parts = [*first, *second]
+    sends_q = all(part.q is not None for part in parts)
+    return Candidate(
+        token_ids=[token_id for part in parts for token_id in part.token_ids],
+        logprobs=[logprob for part in parts for logprob in part.logprobs or ()] if sends_q else None,
+        q=[top for part in parts for top in part.q or ()] if sends_q else None,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from basics.metrics import Watched
 from draft_worker.drafters import DRAFTERS
+from draft_worker.drafters.model import CACHE
 from draft_worker.memory import AnswerMemory
 from protocol.messages import DraftPart, DraftResponse
 from worker.metrics import WorkerMetrics
@@ -26,9 +27,21 @@ class DraftMetrics(WorkerMetrics):
         super().__init__("draft")
         drafts = self.counter("spec_decode_num_drafts", "Drafts that hold a token", "source")
         draft_tokens = self.counter("spec_decode_num_draft_tokens", "Draft tokens of first candidates", "source")
-        sources = [drafter.source for drafter in DRAFTERS]
+        sources = [*(drafter.source for drafter in DRAFTERS), CACHE]
         self._drafts = {source: drafts.labels(source) for source in sources}
         self._draft_tokens = {source: draft_tokens.labels(source) for source in sources}
+
+        calls = self.counter("lookahead_calls", "Calls for which drafts had been prepared", "outcome")
+        self._foreseen = {True: calls.labels("hit"), False: calls.labels("miss")}
+        tokens = self.counter("lookahead_tokens", "Tokens that were prepared, and those of them that were sent", "what")
+        self._prepared, self._used = tokens.labels("prepared"), tokens.labels("used")
+
+    def foreseen(self, hit: bool) -> None:
+        """A call went on from one for which drafts were prepared; hit: one of them was for what it brought."""
+        self._foreseen[hit].inc()
+
+    def prepared(self, tokens: int) -> None:
+        self._prepared.inc(tokens)
 
     def draft_done(self, context_tokens: int, response: DraftResponse) -> None:
         self.call_done(context_tokens, response.cached_tokens, response.timings)
@@ -37,3 +50,5 @@ class DraftMetrics(WorkerMetrics):
             self._drafts[response.source].inc()
             for part in response.parts or [DraftPart(source=response.source, tokens=tokens)]:
                 self._draft_tokens[part.source].inc(part.tokens)
+                if part.source == CACHE:
+                    self._used.inc(part.tokens)

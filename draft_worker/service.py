@@ -13,9 +13,10 @@ from draft_worker.auto import Auto, Chosen
 from draft_worker.checks import check_draft
 from draft_worker.drafter import Asked, Copier, Means, Memory
 from draft_worker.drafters import DRAFTERS
-from draft_worker.drafters.model import ModelDrafter
+from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted, DraftEngine, capabilities
 from draft_worker.grammars import SessionGrammars
+from draft_worker.lookahead import Lookahead
 from draft_worker.memory import AnswerMemory
 from draft_worker.metrics import DraftMetrics
 from draft_worker.segment import LONGEST_MATCH
@@ -57,7 +58,9 @@ class DraftService:
             memory_file.load(self.memory, self._history_file)
         self._metrics = metrics
         self._grammars = grammars
-        means = Means(config, engine, grammars, self.memory)
+        able_ahead = engine is not None and engine.info.capabilities.lookahead
+        self._lookahead = Lookahead(engine, metrics) if able_ahead and engine is not None else None
+        means = Means(config, engine, grammars, self.memory, self._lookahead)
         self._drafters = [drafter for kind in DRAFTERS if (drafter := kind.of(means)) is not None]
         copiers = [drafter for drafter in self._drafters if isinstance(drafter, Copier)]
         models = [drafter for drafter in self._drafters if isinstance(drafter, ModelDrafter)]
@@ -76,26 +79,33 @@ class DraftService:
             room = min(request.max_tokens, self.info.context_length - context_tokens)
             within = request.model_copy(update={"draft_tokens": min(request.draft_tokens, room)})
             asked = Asked(within, session, session.settle("all"), deadline)
+            if self._lookahead is not None:
+                self._lookahead.settle(asked)
             chosen: Chosen | None = None
             if request.draft_model == AUTO and asked.tokens:
                 chosen = await self._auto.draft(asked)
                 source, drafted = chosen.source, chosen.drafted
             else:
                 source, drafted = await self._draft(asked)
-            if drafted.candidates:
-                session.emit(drafted.candidates[0].token_ids)
+            parts = chosen.parts if chosen is not None else []
+            if drafted.prepared and chosen is None:
+                parts = model_parts(drafted)
+                source = parts[0].source
+            first = drafted.candidates[0].token_ids if drafted.candidates else []
+            if self._lookahead is not None:
+                self._lookahead.begin(asked, first, chosen.planned if chosen is not None else asked.tokens)
+            session.emit(first)
             response = DraftResponse(
                 session_id=request.session_id,
                 round=request.round,
                 candidates=drafted.candidates,
                 source=source,
-                parts=chosen.parts if chosen is not None else [],
+                parts=parts,
                 planned=chosen.planned if chosen is not None else None,
                 cached_tokens=drafted.cached_tokens,
                 timings=drafted.timings,
             )
             self._metrics.draft_done(context_tokens, response)
-            first = response.candidates[0].token_ids if response.candidates else []
             session.account.add(response.timings, drafted=len(first))
             return response
 
@@ -120,6 +130,8 @@ class DraftService:
         """Let running work end, then stop the engine."""
         began = time.monotonic()
         await self.sessions.close(patience)
+        if self._lookahead is not None:
+            await self._lookahead.close()
         if self.memory is not None and self._history_file is not None:
             await asyncio.to_thread(memory_file.save, self.memory.answers(), self._history_file)
         if self._grammars is not None:
@@ -137,6 +149,8 @@ class DraftService:
 
     def _on_drop(self, session: Session[Any]) -> None:
         session.account.tell("draft", session.key)
+        if self._lookahead is not None:
+            self._lookahead.drop(session)
         for keeper in (self.engine, self._grammars):
             if keeper is not None:
                 keeper.disown(session.serial)

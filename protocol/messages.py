@@ -176,7 +176,9 @@ class DraftRequest(SequenceRequest):
     candidate_top_p: Finite | None = Field(default=None, gt=0.0, le=1.0)
     want_q: bool = False
     draft_model: str | None = Field(default=None, max_length=256, description="null: the worker's default drafter")
-    lookahead_tokens: int = Field(default=0, ge=0, le=MAX_DRAFT_TOKENS)
+    lookahead_tokens: int = Field(
+        default=0, ge=0, le=MAX_DRAFT_TOKENS, description="length of the drafts to prepare for what may come; 0: none"
+    )
     prediction: Prediction | None = None
     verify_seconds: list[Annotated[float, Field(gt=0.0, le=3600.0)]] | None = Field(
         default=None,
@@ -381,6 +383,7 @@ class Capabilities(Reply):
     prediction: bool = False
     auto: bool = Field(default=False, description="a draft worker that chooses its drafter itself if asked to")
     history: bool = Field(default=False, description="a draft worker that remembers answers")
+    lookahead: bool = Field(default=False, description="a draft worker that prepares drafts for what may come")
     batch_invariant: bool = False
     target_rounds_sampled: bool = Field(
         default=False, description="rounds that the target drives carry drafts at temperature above 0 too"

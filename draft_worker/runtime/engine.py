@@ -8,6 +8,8 @@ from basics.metrics import Watched
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, capabilities
 from draft_worker.metrics import DraftMetrics
+from draft_worker.outcomes import Ahead
+from draft_worker.runtime.ahead import ahead_job
 from draft_worker.runtime.draft import draft_job
 from engines.runtime.engine import LoopEngine
 from engines.runtime.passes import PassReport
@@ -26,7 +28,7 @@ def load_drafter(
     def on_pass(report: PassReport) -> None:
         metrics.pass_done(report.sessions, report.tokens, report.forward_seconds)
 
-    engine = load_engine(config, "draft", capabilities(), on_pass, on_death, progress)
+    engine = load_engine(config, "draft", capabilities(lookahead=True), on_pass, on_death, progress)
     return LoopDrafter(engine, config.q_top_k)
 
 
@@ -44,6 +46,17 @@ class LoopDrafter:
         grammar = await self._engine.grammars.state(request.grammar, owner, deadline)
         job = draft_job(request, ids, owner, self._limits, self._q_top_k, grammar)
         return await self._engine.loop.run(job, deadline)
+
+    async def look_ahead(
+        self, request: DraftRequest, ids: list[int], owner: int, ahead: Ahead, deadline: float
+    ) -> None:
+        grammar = await self._engine.grammars.state(request.grammar, owner, deadline)
+        job = ahead_job(request, ids, owner, self._limits, self._q_top_k, ahead, grammar)
+        await self._engine.loop.run(job, deadline)
+
+    @property
+    def calls(self) -> int:
+        return self._engine.loop.running + self._engine.loop.waiting
 
     def disown(self, owner: int) -> None:
         self._engine.disown(owner)
