@@ -78,6 +78,11 @@ class Lookahead:
             self._seconds.observe(point.rows, point.seconds)
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def running(self) -> int:
+        """Sessions that drafts are being prepared for."""
+        return len(self._tasks)
+
     def settle(self, asked: Asked) -> None:
         """A call of the session has come: what is prepared is judged by its context, and no more is."""
         unchanged = asked.session.settle(NAME)

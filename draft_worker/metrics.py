@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from basics.metrics import Watched
+from basics.names import CACHE
 from draft_worker.drafters import DRAFTERS
-from draft_worker.drafters.model import CACHE
 from draft_worker.memory import AnswerMemory
 from protocol.messages import DraftPart, DraftResponse
 from worker.metrics import WorkerMetrics

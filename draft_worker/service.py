@@ -59,8 +59,8 @@ class DraftService:
         self._metrics = metrics
         self._grammars = grammars
         able_ahead = engine is not None and engine.info.capabilities.lookahead
-        self._lookahead = Lookahead(engine, metrics) if able_ahead and engine is not None else None
-        means = Means(config, engine, grammars, self.memory, self._lookahead)
+        self.lookahead = Lookahead(engine, metrics) if able_ahead and engine is not None else None
+        means = Means(config, engine, grammars, self.memory, self.lookahead)
         self._drafters = [drafter for kind in DRAFTERS if (drafter := kind.of(means)) is not None]
         copiers = [drafter for drafter in self._drafters if isinstance(drafter, Copier)]
         models = [drafter for drafter in self._drafters if isinstance(drafter, ModelDrafter)]
@@ -79,8 +79,8 @@ class DraftService:
             room = min(request.max_tokens, self.info.context_length - context_tokens)
             within = request.model_copy(update={"draft_tokens": min(request.draft_tokens, room)})
             asked = Asked(within, session, session.settle("all"), deadline)
-            if self._lookahead is not None:
-                self._lookahead.settle(asked)
+            if self.lookahead is not None:
+                self.lookahead.settle(asked)
             chosen: Chosen | None = None
             if request.draft_model == AUTO and asked.tokens:
                 chosen = await self._auto.draft(asked)
@@ -92,8 +92,8 @@ class DraftService:
                 parts = model_parts(drafted)
                 source = parts[0].source
             first = drafted.candidates[0].token_ids if drafted.candidates else []
-            if self._lookahead is not None:
-                self._lookahead.begin(asked, first, chosen.planned if chosen is not None else asked.tokens)
+            if self.lookahead is not None:
+                self.lookahead.begin(asked, first, chosen.planned if chosen is not None else asked.tokens)
             session.emit(first)
             response = DraftResponse(
                 session_id=request.session_id,
@@ -130,8 +130,8 @@ class DraftService:
         """Let running work end, then stop the engine."""
         began = time.monotonic()
         await self.sessions.close(patience)
-        if self._lookahead is not None:
-            await self._lookahead.close()
+        if self.lookahead is not None:
+            await self.lookahead.close()
         if self.memory is not None and self._history_file is not None:
             await asyncio.to_thread(memory_file.save, self.memory.answers(), self._history_file)
         if self._grammars is not None:
@@ -149,8 +149,8 @@ class DraftService:
 
     def _on_drop(self, session: Session[Any]) -> None:
         session.account.tell("draft", session.key)
-        if self._lookahead is not None:
-            self._lookahead.drop(session)
+        if self.lookahead is not None:
+            self.lookahead.drop(session)
         for keeper in (self.engine, self._grammars):
             if keeper is not None:
                 keeper.disown(session.serial)

@@ -5,16 +5,11 @@ from __future__ import annotations
 import time
 from typing import ClassVar, Self
 
+from basics.names import CACHE, MODEL
 from draft_worker.drafter import Asked, Means, joined
 from draft_worker.engine import Drafted, DraftEngine
 from draft_worker.lookahead import Known, Lookahead
 from protocol.messages import Candidate, DraftPart, DraftTimings
-
-CACHE = "cache"
-"""The source of tokens that were prepared."""
-
-
-MODEL = "model"
 
 
 class ModelDrafter:

@@ -43,6 +43,7 @@ class Worker:
         self.streams = 0
         self.step_times = StepTimes(())
         self.draft_times = DraftTimes(())
+        self.ahead_times = DraftTimes((), clip=False)
         self.look_again = asyncio.Event()
         self._last_ready = -math.inf
         self._missing = False
@@ -69,6 +70,7 @@ class Worker:
             self.info = info
             self.step_times = StepTimes(info.step_seconds)
             self.draft_times = DraftTimes(info.step_seconds)
+            self.ahead_times = DraftTimes(info.step_seconds, clip=False)
 
     def set_state(self, state: State, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):

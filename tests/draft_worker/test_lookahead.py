@@ -21,13 +21,10 @@ GREEDY = {"temperature": 0.0, "logit_bias": {str(STOP): -100.0}}
 WARM = {"temperature": 0.9, "logit_bias": {str(STOP): -100.0}}
 
 
-async def prepared(worker: Drafter, count: float) -> None:
-    """Wait until the engine is idle with what it was to prepare."""
-    before = -1
-    while before != len(worker.runner.passes) or len(worker.runner.passes) < count:
-        before = len(worker.runner.passes)
-        for _ in range(20):
-            await pause()
+async def prepared(worker: Drafter) -> None:
+    """Wait until all is prepared that is to be."""
+    while await worker.metric("tandem_draft_lookahead_running"):
+        await pause()
 
 
 async def generate(worker: Drafter, judge: Any, sampling: dict[str, Any], tokens: int, **fields: Any) -> Any:
@@ -35,7 +32,7 @@ async def generate(worker: Drafter, judge: Any, sampling: dict[str, Any], tokens
     ids, held, sources, drafts = list(PROMPT), 0, [], []
     for number in range(tokens):
         answer = await worker.draft(ids=ids, held=held, round=number, draft_tokens=3, sampling=sampling, **fields)
-        await prepared(worker, 0)
+        await prepared(worker)
         drafted = answer["candidates"][0]
         sources.append(answer["source"])
         drafts.append((tuple(ids), drafted["token_ids"]))
@@ -57,10 +54,10 @@ async def test_the_same_text_from_the_same_drafts_some_of_them_prepared(
     sampling: dict[str, Any], fields: dict[str, Any]
 ) -> None:
     async with drafter(FakeRunner(logits=blended(0.3))) as worker, target() as judge:
-        plain, sources, drafts = await generate(worker, judge, sampling, 24, session_id="plain", **fields)
+        plain, sources, drafts = await generate(worker, judge, sampling, 16, session_id="plain", **fields)
         assert set(sources) == {"model"}
         ahead, sources, others = await generate(
-            worker, judge, sampling, 24, session_id="ahead", lookahead_tokens=3, **fields
+            worker, judge, sampling, 16, session_id="ahead", lookahead_tokens=3, **fields
         )
         assert ahead == plain
         assert others == drafts, "a hit and a miss send the same tokens"
@@ -79,7 +76,7 @@ async def test_a_hit_is_answered_without_a_pass() -> None:
         (bonus,) = (await worker.draft(ids=[*PROMPT, *first], sampling=GREEDY, session_id="o", draft_tokens=1))[
             "candidates"
         ][0]["token_ids"]
-        await prepared(worker, 1)
+        await prepared(worker)
         worker.runner.passes.clear()
         ids = [*PROMPT, *first, bonus]
         answer = await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY)
@@ -96,7 +93,7 @@ async def test_what_is_prepared_in_part_is_drawn_on() -> None:
     async with drafter() as worker:
         whole = (await worker.draft(ids=PROMPT, sampling=GREEDY, session_id="w", draft_tokens=11))["candidates"][0]
         first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=2))["candidates"][0]["token_ids"]
-        await prepared(worker, 1)
+        await prepared(worker)
         ids = [*PROMPT, *whole["token_ids"][:5]]
         assert first == whole["token_ids"][:4]
         answer = await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY, draft_tokens=6)
@@ -112,7 +109,7 @@ async def test_another_question_gets_nothing_that_was_prepared(other: dict[str, 
     async with drafter() as worker:
         whole = (await worker.draft(ids=PROMPT, sampling=GREEDY, session_id="w", draft_tokens=5))["candidates"][0]
         await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=4)
-        await prepared(worker, 1)
+        await prepared(worker)
         ids = [*PROMPT, *whole["token_ids"]]
         asked = {"ids": ids, "held": len(PROMPT), "round": 1, "sampling": GREEDY, **other}
         assert (await worker.draft(**asked))["source"] == "model"
@@ -127,7 +124,7 @@ async def test_a_draft_of_lookups_is_looked_ahead_of_too() -> None:
             ids=repeating, held=8, round=1, draft_model="lookup", draft_tokens=2, lookahead_tokens=3
         )
         assert (answer["source"], answer["candidates"][0]["token_ids"]) == ("lookup", [3, 4])
-        await prepared(worker, 2)
+        await prepared(worker)
         own = (await worker.draft(ids=repeating, session_id="o", draft_tokens=1))["candidates"][0]["token_ids"]
         answer = await worker.draft(ids=[*repeating, *own], held=8, round=2, draft_tokens=3)
         assert answer["source"] == "cache"
@@ -141,7 +138,7 @@ async def test_auto_counts_on_what_is_prepared() -> None:
     async with drafter() as worker:
         answer = await worker.draft(ids=ids, lookahead_tokens=8, **auto)
         drafted = answer["candidates"][0]["token_ids"]
-        await prepared(worker, 1)
+        await prepared(worker)
         (own,) = (await worker.draft(ids=[*ids, *drafted], session_id="o", draft_tokens=1, sampling=GREEDY))[
             "candidates"
         ][0]["token_ids"]
@@ -180,7 +177,7 @@ async def test_it_waits_for_every_call_and_ends_with_its_session() -> None:
         assert len(trees) == 1, "no pass of it while others had something to feed, and none once its slot was wanted"
         assert (await worker.client.delete("/v1/sessions/s")).status_code == 204
         seen = len(runner.passes)
-        await prepared(worker, 0)
+        await prepared(worker)
         assert len(runner.passes) == seen
 
 
@@ -201,7 +198,7 @@ async def test_a_session_that_is_deleted_ends_what_it_prepares() -> None:
         assert (await worker.client.delete("/v1/sessions/s")).status_code == 204
         passes = len(runner.passes)
         hold.set()
-        await prepared(worker, 0)
+        await prepared(worker)
         assert len(runner.passes) == passes
         assert await worker.metric("tandem_draft_num_requests_running") == 0
 
@@ -217,7 +214,7 @@ async def test_a_failing_engine_fails_what_is_prepared_and_nothing_else() -> Non
 
         runner.gate = gate
         first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=4))["candidates"][0]["token_ids"]
-        await prepared(worker, 0)
+        await prepared(worker)
         answer = await worker.draft(ids=[*PROMPT, first[0], 30], held=8, round=1, sampling=GREEDY, lookahead_tokens=4)
         assert answer["source"] == "model"
         assert len(answer["candidates"][0]["token_ids"]) == 4
@@ -239,7 +236,7 @@ async def test_items_of_a_batch_look_ahead_each_for_itself() -> None:
         ]
         status, body = await worker.post("/v1/draft/batch", {"items": items})
         assert status == 200
-        await prepared(worker, 1)
+        await prepared(worker)
         for place, item in zip((1, 2), body["items"], strict=True):
             ids = [place, *PROMPT, *item["response"]["candidates"][0]["token_ids"]]
             own = (await worker.draft(ids=ids, session_id="o", round=place, draft_tokens=1, sampling=GREEDY))[
