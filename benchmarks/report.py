@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
-import os
-import platform
-import statistics
-import subprocess
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+
+from tandem.bench.results import commit, machine
+from tandem.bench.statistics import median, quantile
+
+__all__ = ["RESULTS", "commit", "machine", "median", "quantile", "read", "show", "write"]
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -44,37 +43,6 @@ def read(name: str) -> dict[str, Any]:
     file = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return found
-
-
-def commit() -> str:
-    """What code is being measured: the checkout's commit, with "-dirty" appended if files differ; else "unknown"."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        found = subprocess.run(command, cwd=RESULTS.parent, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return "unknown"
-    return found.stdout.strip() or "unknown"
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "load": round(os.getloadavg()[0], 2),
-        "python": platform.python_version(),
-        "commit": commit(),
-        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def median(values: Sequence[float]) -> float:
-    return statistics.median(values) if values else float("nan")
-
-
-def quantile(values: Sequence[float], q: float) -> float:
-    """The smallest value that at least a share `q` of the values does not exceed; nan without values."""
-    if not values:
-        return float("nan")
-    return sorted(values)[max(0, math.ceil(q * len(values)) - 1)]
 
 
 def _cell(value: Any) -> str:

@@ -8,3 +8,6 @@ CACHE_VARIABLE = "TANDEM_CACHE"
 
 LIFELINE_VARIABLE = "TANDEM_LIFELINE"
 """Set by `tandem up` for its children: see tandem.lifeline."""
+
+API_KEY_VARIABLE = "TANDEM_API_KEY"
+"""A client's key for a gateway: what `tandem bench` sends."""

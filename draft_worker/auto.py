@@ -107,7 +107,7 @@ class Auto:
             copy = copier.copy(asked, ahead)
             if copy is None or (ahead and copy.match < _LEAST_EXTENDING_MATCH):
                 continue
-            drafts = permitted(asked, [copy.token_ids], self._grammars) if not ahead else [copy.token_ids]
+            drafts = permitted(asked, [copy.token_ids], self._grammars, ahead)
             if drafts:
                 found.append(Proposal((copier.source, match_class(copy.match)), drafts[0]))
         return found
@@ -129,12 +129,14 @@ class Auto:
                 choices.proposed.append(Proposal(_MODEL, token_ids))
             drafted = Drafted([joined(drafted.candidates, more.candidates)], more.cached_tokens, more.timings)
             parts += model_parts(more)
-            if len(token_ids) == plan.drawn and asked.request.verify_seconds:
-                return self._extend(asked, plan, choices, costs, Chosen(parts, drafted, plan.copied + plan.drawn))
-        return Chosen(parts, drafted, plan.copied + plan.drawn)
+            if len(token_ids) < plan.drawn:
+                return Chosen(parts, drafted, plan.copied + plan.drawn)
+        chosen = Chosen(parts, drafted, plan.copied + plan.drawn)
+        whole = plan.drawn or (plan.copy is not None and plan.copied == len(plan.copy.token_ids))
+        return self._extend(asked, plan, choices, costs, chosen) if whole and asked.request.verify_seconds else chosen
 
     def _extend(self, asked: Asked, plan: DraftPlan, choices: _Choices, costs: Costs, so_far: Chosen) -> Chosen:
-        """Let a copy go on where the model ended, if that is worth its rows."""
+        """Let another copy go on where the draft ends, if that is worth its rows."""
         ahead = so_far.drafted.candidates[0].token_ids
         best: tuple[int, Proposal] | None = None
         for proposal in self._proposals(asked, ahead):

@@ -79,6 +79,10 @@ class Drafter(Protocol):
         ...
 
 
+STATED = 1_000_000
+"""The `match` of a copy that nothing had to be found for: the grammar, or the caller, says what comes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """A copied draft, and how many of the last tokens before it agree with what stands before its origin."""
@@ -114,13 +118,17 @@ def certain(asked: Asked, drafts: Sequence[list[int]]) -> Drafted:
     return Drafted(candidates, asked.unchanged, timings)
 
 
-def permitted(asked: Asked, drafts: Sequence[list[int]], grammars: SessionGrammars | None) -> list[list[int]]:
-    """The drafts up to what the grammar refuses, if that is known; those of which something is left.
+def permitted(
+    asked: Asked, drafts: Sequence[list[int]], grammars: SessionGrammars | None, ahead: Sequence[int] = ()
+) -> list[list[int]]:
+    """The drafts up to what the grammar refuses, if that is known; those of which something is left. They go on after
+    the context and `ahead`.
 
     Under `probabilistic` nothing is cut because of the token that stands there: it would bias the text.
     """
     if grammars is not None and not asked.request.want_q:
-        drafts = [grammars.permitted(asked.request, asked.ids, asked.owner, draft) for draft in drafts]
+        ids = [*asked.ids, *ahead] if ahead else asked.ids
+        drafts = [grammars.permitted(asked.request, ids, asked.owner, draft) for draft in drafts]
     return [draft for draft in drafts if draft]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from basics.metrics import Watched
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
@@ -19,6 +19,9 @@ from protocol.messages import (
     Sampling,
     TokenizerInfo,
 )
+
+if TYPE_CHECKING:  # torch, which lookup alone can do without
+    from engines.grammar.service import Grammars
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,11 @@ class DraftEngine(Protocol):
 
     info: ModelInfo
     tokenizer: TokenizerInfo
+
+    @property
+    def grammars(self) -> Grammars | None:
+        """Those that its drafts are drawn under, if it honours any."""
+        ...
 
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
         """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.

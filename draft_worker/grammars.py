@@ -1,4 +1,4 @@
-"""Sessions' grammars, for a worker without a model: what they force, and what they refuse of a draft."""
+"""Sessions' grammars: what they force, and what they refuse of a draft that was copied."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ logger = logging.getLogger(__name__)
 
 
 class SessionGrammars:
-    """Needs the target's vocabulary, which takes seconds to load: it is, with the first grammar that comes.
+    """Needs the target's vocabulary, which may take seconds to load: it is, with the first grammar that comes.
 
-    For sessions alone, and only once `read` has seen their grammar: nothing here makes a draft wait.
+    For sessions alone, and only once `read` has had their grammar compiled, were it too late for the call that waited:
+    nothing here makes a draft wait.
     """
 
     def __init__(self, load: Callable[[], tuple[Grammars, Tokenizer]]) -> None:
@@ -81,7 +82,7 @@ class SessionGrammars:
     def _state(self, request: DraftRequest, ids: list[int], owner: int | None) -> GrammarState | None:
         if request.grammar is None or owner is None or self._loaded is None:
             return None
-        state = self._loaded[0].held(request.grammar, owner)
+        state = self._loaded[0].at_once(request.grammar, owner)
         if state is not None:
             try:
                 state.sync(ids[request.grammar.start :])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+from tokenizers import Tokenizer
+
 from basics.names import LOOKUP
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import DraftEngine
@@ -33,7 +35,7 @@ def load_service(
         engine = load(progress)
     elif config.model != LOOKUP:
         engine = _load(config, metrics, progress, on_death)
-    service = DraftService(engine, config, metrics, _grammars(config) if engine is None else None)
+    service = DraftService(engine, config, metrics, _grammars(config, engine))
     gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
     if engine is not None:
         gauges += engine.gauges()
@@ -50,7 +52,13 @@ def load_service(
     return service
 
 
-def _grammars(config: DraftWorkerConfig) -> SessionGrammars | None:
+def _grammars(config: DraftWorkerConfig, engine: DraftEngine | None) -> SessionGrammars | None:
+    """The engine's own, where there is one: its vocabulary is the target's."""
+    if engine is not None:
+        own = engine.grammars
+        if own is None or not own.types:
+            return None
+        return SessionGrammars(lambda: (own, Tokenizer.from_str(engine.tokenizer.tokenizer_json)))
     return SessionGrammars(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from draft_worker.drafter import STATED
+
 Kind = tuple[str, int]
 """A drafter's source, and the class of the match that it drafts from (0: it has none, like a model)."""
 
 _FADING = 0.97
-_FIRST_OF_MATCH = (0.55, 0.35, 0.45, 0.6, 0.75, 0.85, 0.92)
+_FIRST_OF_MATCH = (0.55, 0.35, 0.45, 0.6, 0.75, 0.85, 0.92, 0.99)
 
 
 def match_class(match: int) -> int:
-    """1: up to two tokens, 2: three, 3: four or five, 4: up to eight, 5: up to 16, 6: more."""
-    return next((number for number, most in enumerate((2, 3, 5, 8, 16), start=1) if match <= most), 6)
+    """1: up to two tokens, 2: three, 3: four or five, 4: up to eight, 5: up to 16, 6: more, 7: STATED."""
+    return next((number for number, most in enumerate((2, 3, 5, 8, 16, STATED - 1), start=1) if match <= most), 7)
 
 
 def _group(position: int) -> int:

@@ -64,7 +64,7 @@ class Fleet:
         self._grammars = GrammarChecks()
         self._requests = TaskOwner()
         self._watches: list[asyncio.Task[None]] = []
-        self._pairs: dict[tuple[str, str, bool], PairState] = {}
+        self._pairs: dict[tuple[str, str, tuple[bool, bool]], PairState] = {}
         self._created = int(time.time())
         self._served: ServedModel | None = None
 
@@ -229,8 +229,10 @@ class Fleet:
         chooses = name is None and speculation.num_candidates == 1 and _all_choose(drafters)
         if name is None:
             name = next((worker.info.id for worker in drafters if worker.info is not None), "")
-        # A predicted output is another drafter than the one that fills in for it.
-        pair = (target.fingerprint, AUTO if chooses else name, request.prediction is not None)
+        # A predicted output is another drafter than the one that fills in for it, and of a text under a grammar much is
+        # known beforehand.
+        kind = (request.prediction is not None, request.grammar is not None)
+        pair = (target.fingerprint, AUTO if chooses else name, kind)
         return AdaptivePlanner(
             self._pairs.setdefault(pair, PairState(lookahead=LookaheadChoice(self._config.lookahead))),
             draft_tokens=speculation.draft_tokens,

@@ -15,7 +15,7 @@ from config.settings import SettingsError, UnusableFile, load, unknown_variables
 from tandem import __version__
 from tandem.lifeline import hold_on, is_child
 from tandem.options import ConfigFile, flags_of, with_flags
-from tandem.up_flags import UP_FLAGS, settings_for_up
+from tandem.up_flags import MODEL_FLAGS, UP_FLAGS, settings_for_up
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -132,6 +132,109 @@ def doctor(
             as_json=as_json,
         )
     )
+
+
+@app.command()
+@with_flags(MODEL_FLAGS)
+def bench(
+    given: dict[str, Any],
+    context: typer.Context,
+    config: ConfigFile = None,
+    url: Annotated[str | None, typer.Option(help="A running Tandem; by default one is started.")] = None,
+    api_key: Annotated[str | None, typer.Option(help="Its key; better in the variable TANDEM_API_KEY.")] = None,
+    model: Annotated[str, typer.Option(help="The model's name there; by default its first.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="A small run that is done within two minutes.")] = False,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(help="Compare two results, measure nothing.", metavar="A.json B.json"),
+    ] = None,
+    prompts: Annotated[
+        str,
+        typer.Option(
+            help="A,B,… of built-in, chat, code, editing, humaneval, gsm8k, mt-bench, spec-bench, "
+            "hf:OWNER/NAME[:FILE], FILE.jsonl, NAME=FILE."
+        ),
+    ] = "built-in",
+    limit: Annotated[int | None, typer.Option(min=1, help="Prompts of each source, spread over all of it.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Files hold text to go on from, not what a user says.")] = False,
+    max_tokens: Annotated[int, typer.Option(min=1, max=32768, help="Longest answer.")] = 128,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Every answer is that long.")] = False,
+    drafters: Annotated[
+        str | None, typer.Option(help="A,B,…: auto, lookup, history, a draft model's name; by default all there are.")
+    ] = None,
+    draft_tokens: Annotated[str, typer.Option(help="γ: numbers, adaptive, or both: adaptive,2,4,8.")] = "adaptive",
+    candidates: Annotated[str, typer.Option(help="N: 1,2,4.")] = "1",
+    strategies: Annotated[str | None, typer.Option(help="A,B,…; by default the target's own.")] = None,
+    temperatures: Annotated[str, typer.Option(help="0,0.7.")] = "0",
+    concurrency: Annotated[str | None, typer.Option(help="Requests at a time: 1,4,16.")] = None,
+    rates: Annotated[str | None, typer.Option(help="Requests a second, however many run: 0.5,2.")] = None,
+    repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Each with a seed of its own.")] = 1,
+    seed: Annotated[int, typer.Option()] = 1,
+    also: Annotated[
+        list[str] | None, typer.Option(help="NAME=URL of another OpenAI-compatible server (its key: OPENAI_API_KEY).")
+    ] = None,
+    transformers: Annotated[
+        str | None, typer.Option(help="Its own generate, in this process: plain,assistant,lookup.")
+    ] = None,
+    transformers_model: Annotated[str | None, typer.Option(help="What it loads; default: the target.")] = None,
+    assistant_model: Annotated[str | None, typer.Option(help="What drafts for transformers' assistant.")] = None,
+    max_minutes: Annotated[float, typer.Option(min=0.01, help="Stop measuring after this long.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that one answer may take.")] = 300.0,
+    ready_timeout: Annotated[float, typer.Option(min=1, help="Seconds to wait for a Tandem of its own.")] = 1800.0,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("bench-results"),
+    plots: Annotated[bool, typer.Option(help="Draw plots too.")] = True,
+) -> None:
+    """Measure what speculation brings: plain decoding, each drafter and what else is asked for, side by side.
+
+    Against a running Tandem (--url) or one that it starts (--target, --draft and so on, as in `tandem up`). Prints
+    tables, and writes JSON and plots (docs/bench.md).
+    """
+    from tandem.bench import options as read
+    from tandem.bench.command import compare as compare_results
+    from tandem.bench.command import run_bench
+
+    if compare is not None:
+        sys.exit(compare_results(*compare))
+    try:
+        if url is not None and given:
+            raise read.WrongOption(f"--{next(iter(given)).replace('_', '-')} is for a Tandem of its own, not for --url")
+        wanted = read.BenchOptions(
+            url=url,
+            api_key=api_key,
+            model=model,
+            up=given,
+            config=config,
+            prompts=read.texts("--prompts", prompts),
+            limit=limit,
+            raw=raw,
+            max_tokens=max_tokens,
+            ignore_eos=ignore_eos,
+            drafters=None if drafters is None else read.texts("--drafters", drafters),
+            draft_tokens=read.draft_tokens(draft_tokens),
+            candidates=read.candidates(candidates),
+            strategies=read.strategies(strategies),
+            temperatures=read.temperatures(temperatures),
+            loads=read.loads(concurrency, rates),
+            repetitions=repetitions,
+            seed=seed,
+            also=read.also(also or []),
+            transformers=read.transformers_ways(transformers),
+            transformers_model=transformers_model,
+            assistant_model=assistant_model,
+            max_minutes=max_minutes,
+            timeout=timeout,
+            ready_timeout=ready_timeout,
+            out=out,
+            plots=plots,
+        )
+    except read.WrongOption as error:
+        print(f"tandem: {error}", file=sys.stderr)
+        sys.exit(2)
+    if quick:
+        sources = {name: context.get_parameter_source(name) for name in context.params}
+        on_line = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+        wanted = read.quick(wanted, on_line)
+    sys.exit(run_bench(wanted))
 
 
 @app.command("train-draft")

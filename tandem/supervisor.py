@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -89,6 +90,20 @@ class Supervisor:
             return 1
         finally:
             # The gateway, started last, first: running requests end while their workers still live.
+            drain = self._drain_seconds
+            stop_all(self._children[::-1], drain, drain + self._grace_seconds, self._hurry)
+
+    @contextmanager
+    def running(self, ready_timeout: float) -> Iterator[None]:
+        """All of them ready within, and ended after, whatever happens; signals are the caller's.
+
+        Raises StartFailure, and OSError if a process can't be started.
+        """
+        try:
+            self._start()
+            self._until_ready(ready_timeout)
+            yield
+        finally:
             drain = self._drain_seconds
             stop_all(self._children[::-1], drain, drain + self._grace_seconds, self._hurry)
 

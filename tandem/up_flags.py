@@ -45,6 +45,10 @@ UP_FLAGS = [
     _flag("--log-level", ("serve", "log_level"), ("target", "log_level"), ("draft", "log_level")),
 ]
 
+_PLACES = ("--host", "--port", "--draft-port", "--target-port", "--log-level", "--draft-tokens", "--strategy")
+MODEL_FLAGS = [flag for flag in UP_FLAGS if flag.name not in _PLACES]
+"""What runs and on what, without where it listens and how it speculates."""
+
 
 @dataclass(frozen=True, slots=True)
 class UpSettings:

@@ -36,6 +36,7 @@ class Stack:
 
     url: str
     target_url: str
+    draft_url: str
     model: str
 
     @cached_property
@@ -62,19 +63,32 @@ def running_stack(target: Path, draft: Path | None = None, exact: bool = True, *
         model = LOOKUP if draft is None else str(draft)
         drafter = DraftWorkerConfig(model=model, grammar_model=str(target), **common)
         draft_url = servers.enter_context(_served(create_draft_app(drafter)))
-        config = GatewayConfig(
-            **{
-                "target_urls": [target_url],
-                "draft_urls": [draft_url],
-                "served_model_name": ["tiny"],
-                "probe_interval_seconds": 0.2,
-                "draft_timeout_seconds": 30,
-                **settings,
-            }
-        )
-        url = servers.enter_context(_served(create_app(config, Fleet(config))))
+        url = servers.enter_context(_gateway(target_url, draft_url, settings))
+        yield Stack(url, target_url, draft_url, "tiny")
+
+
+@contextmanager
+def gateway_before(workers: Stack, **settings: Any) -> Iterator[Stack]:
+    """Another gateway before the same workers."""
+    with _gateway(workers.target_url, workers.draft_url, settings) as url:
+        yield Stack(url, workers.target_url, workers.draft_url, "tiny")
+
+
+@contextmanager
+def _gateway(target_url: str, draft_url: str, settings: dict[str, Any]) -> Iterator[str]:
+    config = GatewayConfig(
+        **{
+            "target_urls": [target_url],
+            "draft_urls": [draft_url],
+            "served_model_name": ["tiny"],
+            "probe_interval_seconds": 0.2,
+            "draft_timeout_seconds": 30,
+            **settings,
+        }
+    )
+    with _served(create_app(config, Fleet(config))) as url:
         _until_ready(url)
-        yield Stack(url, target_url, "tiny")
+        yield url
 
 
 @contextmanager

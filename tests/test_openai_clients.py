@@ -16,6 +16,7 @@ import torch
 from pydantic import BaseModel, Field
 from transformers import AutoModelForCausalLM
 
+from testing.client import Client
 from testing.in_process import Stack, running_stack
 from testing.tiny_models import make_tiny_model, make_tokenizer, truncate_model
 
@@ -90,6 +91,17 @@ def test_forced_calls_are_valid_however_they_are_drafted(stack: Stack, tool_choi
             assert len(calls) == 1 or (parallel and tool_choice == "required")
         assert tool_choice == "required" or calls[0]["name"] == "add"
     assert all(one == found[0] for one in found)
+
+
+def test_what_the_grammar_forces_is_drafted_beside_a_model(stack: Stack) -> None:
+    name = 'tandem_draft_spec_decode_num_draft_tokens_total{source="grammar"}'
+    with Client(stack.url) as client:
+        before = client.metrics(stack.draft_url).get(name, 0.0)
+        for seed in range(10):  # the first answer may be over before the drafter has read the grammar
+            stack.chat(tools=[ADD], tool_choice="required", max_tokens=40, seed=seed, speculative=SPECULATION[1])
+            if client.metrics(stack.draft_url)[name] > before:
+                return
+    pytest.fail("nothing was drafted from the grammar")
 
 
 def test_a_streamed_call_then_its_result(stack: Stack) -> None:

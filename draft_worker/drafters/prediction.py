@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Self
 
-from draft_worker.drafter import Asked, Copy, Means, certain, permitted
+from draft_worker.drafter import STATED, Asked, Copy, Means, certain, permitted
 from draft_worker.engine import Drafted
 from draft_worker.grammars import SessionGrammars
 
@@ -40,10 +40,10 @@ class PredictionDrafter:
         if ahead:
             return None  # it is followed by what was said alone
         draft, agreed = self._next(asked)
-        return Copy(draft, max(agreed, _NEAR_ANCHOR + 1)) if draft else None
+        return Copy(draft, agreed) if draft else None
 
     def _next(self, asked: Asked) -> tuple[list[int], int]:
-        """The draft, and how many tokens in a row have agreed before it."""
+        """The draft, and how many tokens in a row have agreed before it: STATED while all have."""
         request, memory = asked.request, asked.session.state
         if request.prediction is not None:
             memory[self.source] = PredictedText(request.prediction.token_ids, self._window)
@@ -52,7 +52,7 @@ class PredictionDrafter:
             return [], 0
         prompt = request.num_prompt_tokens
         draft = predicted.draft(asked.ids[prompt:], asked.unchanged - prompt, asked.tokens)
-        return draft, predicted.agreed
+        return draft, STATED if predicted.unbroken else max(predicted.agreed, _NEAR_ANCHOR + 1)
 
 
 class PredictedText:
@@ -77,6 +77,7 @@ class PredictedText:
         self._at = 0
         self._lost = 0
         self.agreed = 0
+        self.unbroken = True
 
     def draft(self, output: Sequence[int], unchanged: int, tokens: int) -> list[int]:
         """Up to `tokens` predicted tokens after `output`, the first `unchanged` of which are as they were last time.
@@ -102,6 +103,7 @@ class PredictedText:
             return
         self._lost += 1
         self.agreed = 0
+        self.unbroken = False
         found = self._find(output, end)
         if found is not None:
             self._at, self._lost = found, 0

@@ -38,6 +38,7 @@ class LoopDrafter:
     def __init__(self, engine: LoopEngine, q_top_k: int) -> None:
         self.info = engine.info
         self.tokenizer = engine.tokenizer
+        self.grammars = engine.grammars
         self._engine = engine
         self._limits = engine.limits
         self._q_top_k = q_top_k

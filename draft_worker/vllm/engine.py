@@ -55,6 +55,7 @@ class VllmDrafter:
     def __init__(self, model: VllmModel, q_top_k: int) -> None:
         self.info = model.info
         self.tokenizer = model.tokenizer
+        self.grammars = model.grammars
         self._model = model
         vocabulary = model.info.vocabulary
         self._q_top_k = min(q_top_k, vocabulary.logits_size) if vocabulary is not None else q_top_k

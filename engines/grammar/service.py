@@ -84,10 +84,19 @@ class Grammars:
         """Where session `owner` (None: no session) stands, for one call at a time. Raises what `compile` raises."""
         if grammar is None:
             return None
-        held = self.held(grammar, owner) if owner is not None else None
-        if held is not None:
-            return held
-        compiled = await self.compile(grammar, deadline)
+        held = self.at_once(grammar, owner) if owner is not None else None
+        return held if held is not None else self._begin(await self.compile(grammar, deadline), grammar, owner)
+
+    def at_once(self, grammar: Grammar, owner: int) -> GrammarState | None:
+        """The same where there is nothing to wait for: the grammar has been compiled, for whatever session."""
+        held = self._states.get(owner)
+        if held is not None and held[0] == grammar:
+            self._states.move_to_end(owner)
+            return held[1]
+        known = self._compiler.known(grammar) if self._compiler is not None else None
+        return self._begin(known, grammar, owner) if known is not None else None
+
+    def _begin(self, compiled: CompiledGrammar, grammar: Grammar, owner: int | None) -> GrammarState:
         from engines.grammar.state import GrammarState
 
         state = GrammarState(compiled)
@@ -96,14 +105,6 @@ class Grammars:
             self._states.move_to_end(owner)
             self._evict()
         return state
-
-    def held(self, grammar: Grammar, owner: int) -> GrammarState | None:
-        """What `state` has made for this session and grammar, if it is still there."""
-        held = self._states.get(owner)
-        if held is None or held[0] != grammar:
-            return None
-        self._states.move_to_end(owner)
-        return held[1]
 
     def _evict(self) -> None:
         """A state keeps its compiled grammar alive, whatever the compiler has let go."""

@@ -193,6 +193,7 @@ class ModelCard(BaseModel):
     root: str = Field(description="the target's own id")
     max_model_len: int
     tool_call_format: str | None = Field(description="how its tool calls are written; null: the server reads none")
+    drafters: list[str] = Field(description="what `speculative.draft_model` may name now")
 
 
 class ModelList(BaseModel):

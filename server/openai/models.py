@@ -32,6 +32,7 @@ def _card(gateway: Gateway, model: ServedModel, name: str) -> ModelCard:
         root=model.target.id,
         max_model_len=model.target.context_length,
         tool_call_format=form.name if form is not None else None,
+        drafters=[drafter for drafter in model.drafter.names if drafter in model.drafter.capabilities],
     )
 
 

@@ -54,6 +54,7 @@ class AnswerReader:
             elif thought is not None and thought.hidden:
                 self._parser = ToolParser(CallFormat("none", "", "", hidden=thought.hidden), {})
         self._parallel = reading.use.parallel
+        self._calls_alone = reading.use.mode == "required"
 
     @property
     def called(self) -> bool:
@@ -64,10 +65,15 @@ class AnswerReader:
         return self._read(self._splitter.feed(text) if self._splitter is not None else Split(content=text))
 
     def finish(self, *, cut: bool = False) -> list[Event]:
-        """What was held back; the text is over. `cut`: by a limit, not by the model."""
+        """What was held back; the text is over. `cut`: by a limit, not by the model.
+
+        Where calls alone may come, what is left after a call is a further one, cut before its name: no content.
+        """
         events = self._read(self._splitter.finish()) if self._splitter is not None else []
         if self._parser is not None:
             events += self._permitted(self._parser.finish(cut=cut))
+        if cut and self._calls_alone and self.called:
+            return [event for event in events if not isinstance(event, Content)]
         return events
 
     def _read(self, split: Split) -> list[Event]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import report
+from tandem.bench import results
 
 
 def git(folder: Path, *arguments: str) -> str:
@@ -19,7 +20,7 @@ def git(folder: Path, *arguments: str) -> str:
 def test_results_name_the_commit_and_whether_files_differ_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(report, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(results, "ROOT", tmp_path)
     assert report.commit() == "unknown"
     git(tmp_path, "init", "-q")
     (tmp_path / "code").write_text("one")

@@ -66,6 +66,36 @@ async def test_a_copy_that_ends_is_continued_by_the_model_with_the_targets_own_n
 
 
 @async_test
+async def test_a_copy_that_ends_is_continued_by_another() -> None:
+    """The prediction ends in what the prompt has, and goes on from there."""
+    async with drafter(lookup=True) as worker:
+        prompt = [11, 12, 13, 14, 15, 16, 17, 20, 21]
+        predicted = {"prediction": {"token_ids": [11, 12, 13]}, "num_prompt_tokens": len(prompt)}
+        answer = await worker.draft(ids=prompt, draft_model=AUTO, verify_seconds=CHEAP[:7], draft_tokens=6, **predicted)
+        assert answer["parts"] == [{"source": "prediction", "tokens": 3}, {"source": "lookup", "tokens": 3}]
+        assert answer["candidates"][0]["token_ids"] == [11, 12, 13, 14, 15, 16]
+        assert answer["planned"] == 6
+
+
+@async_test
+async def test_a_prediction_is_believed_until_it_is_wrong() -> None:
+    expected = list(range(1, 24))
+    costs = [1.0 + 0.06 * count for count in range(33)]
+    async with drafter(lookup=True) as worker:
+        fields = {
+            "draft_model": AUTO,
+            "verify_seconds": costs,
+            "draft_tokens": 32,
+            "num_prompt_tokens": 1,
+            "max_tokens": 40,
+        }
+        first = await worker.draft(ids=[25], prediction={"token_ids": expected}, **fields)
+        assert first["candidates"][0]["token_ids"] == expected
+        wrong = {"ids": [25, 24], "session_id": "another", "prediction": {"token_ids": expected}}
+        assert (await worker.draft(**wrong, **fields))["planned"] < 8
+
+
+@async_test
 async def test_every_token_of_a_mixed_draft_has_the_q_it_was_drawn_from() -> None:
     async with drafter() as worker:
         answer = await worker.draft(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
@@ -64,6 +66,17 @@ async def test_a_context_that_the_grammar_refuses_is_the_targets_business(
     await grammars.read(asked([5]), 1, float("inf"))
     ids = [5, *tokenizer.encode("not JSON").ids]
     assert grammars.forced(asked(ids), ids, 1, 8) == []
+
+
+@async_test
+async def test_a_grammar_that_was_compiled_too_late_for_one_call_is_there_for_the_next(
+    grammars: SessionGrammars,
+) -> None:
+    one = asked([5], grammar={"type": "choice", "value": '["certainly so"]', "start": 1})
+    await grammars.read(one, 1, time.monotonic())
+    async with asyncio.timeout(20):
+        while not grammars.forced(one, [5], 1, 8):  # noqa: ASYNC110 - a thread compiles it
+            await asyncio.sleep(0.01)
 
 
 @async_test

@@ -25,15 +25,27 @@ async def test_a_sessions_place_is_kept_from_call_to_call(compiler: GrammarCompi
     grammars = Grammars(compiler)
     first = await grammars.state(YES, 1)
     assert first is not None
-    assert await grammars.state(YES, 1) is first is grammars.held(YES, 1)
+    assert await grammars.state(YES, 1) is first is grammars.at_once(YES, 1)
     assert await grammars.state(YES, 2) is not first
     assert await grammars.state(YES, None) is not await grammars.state(YES, None)
     assert await grammars.state(None, 1) is None
     moved = YES.model_copy(update={"start": 3})
     assert await grammars.state(moved, 1) is not first
-    assert grammars.held(YES, 1) is None
+    assert grammars.at_once(YES, 1) is not first
     grammars.disown(1)
-    assert grammars.held(moved, 1) is None
+    grammars.close()
+
+
+@async_test
+async def test_there_is_nothing_at_once_before_a_grammar_was_compiled(compiler: GrammarCompiler) -> None:
+    grammars = Grammars(compiler)
+    new = Grammar(type="choice", value='["at", "once"]', start=0)
+    assert grammars.at_once(new, 1) is None
+    with pytest.raises(DeadlineExceeded):
+        await grammars.state(new, 1, time.monotonic())
+    async with asyncio.timeout(20):
+        while grammars.at_once(new, 1) is None:  # noqa: ASYNC110 - a thread compiles it all the same
+            await asyncio.sleep(0.01)
     grammars.close()
 
 
@@ -43,7 +55,7 @@ async def test_only_so_many_places_are_kept(compiler: GrammarCompiler, monkeypat
     grammars = Grammars(compiler)
     for owner in range(5):
         await grammars.state(YES, owner)
-    assert [owner for owner in range(5) if grammars.held(YES, owner)] == [2, 3, 4]
+    assert list(grammars._states) == [2, 3, 4]
     grammars.close()
 
 

@@ -6,12 +6,13 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
-from api_doubles import END, MODEL, Running, ScriptedBackend, Start, make_round
+from api_doubles import END, MODEL, Running, ScriptedBackend, Start, make_round, served_model
 from prometheus_client.parser import text_string_to_metric_families
 
 from config.gateway import GatewayConfig
@@ -248,6 +249,15 @@ def test_plain_answers_have_no_acceptance(start: Start) -> None:
     running = start(ScriptedBackend(script=plainly))
     assert "metrics" not in running.chat(speculative={"enabled": False}).json()
     assert running.chat().json()["metrics"]["speculative_decoding"]["mean_acceptance_length"] == 1.0
+
+
+def test_a_model_names_its_drafters_that_can_be_reached(start: Start) -> None:
+    served = served_model()
+    running = start(ScriptedBackend(served=served))
+    assert running.get("/v1/models").json()["data"][0]["drafters"] == ["lookup", "small"]
+    reached = {name: able for name, able in served.drafter.capabilities.items() if name != "small"}
+    running.backend.served = replace(served, drafter=replace(served.drafter, capabilities=reached))
+    assert running.get(f"/v1/models/{MODEL}").json()["drafters"] == ["lookup"]
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models"])

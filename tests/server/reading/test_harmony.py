@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from server.reading.events import CallArguments, CallStart, Content, Event, ThoughtText
@@ -57,6 +59,12 @@ def test_whole_and_cut_at_every_place(text: str, thought: str, content: str, cal
     for place in range(len(text)):
         assert read([text[:place], text[place:]]) == (thought, content, calls)
         assert read([text[:place]], cut=True) == read(list(text[:place]), cut=True)
+
+
+@pytest.mark.parametrize("text", [case[0] for case in CASES])
+def test_a_byte_at_a_time(byte_by_byte: Callable[[str], list[str]], text: str) -> None:
+    text = text.replace("cold", "très 冷").replace("Oslo", "Ås")
+    assert read(byte_by_byte(text)) == read([text])
 
 
 @pytest.mark.parametrize(

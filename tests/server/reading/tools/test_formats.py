@@ -158,11 +158,46 @@ CASES: list[tuple[str, str, str | None, list[tuple[str, Any]]]] = [
         None,
         [("weather", {"days": 1})],
     ),
+    (
+        "hermes",
+        f'I look.\n<tool_call>\n{{"name": "weather", "arguments": {json.dumps(OSLO)}}}\n</tool_call>\n<tool_call>\n'
+        '{"name": "noop", "arguments": {}}\n</tool_call>',
+        "I look.",
+        [("weather", OSLO), ("noop", {})],
+    ),
+    ("hermes", '<tool_call>\n{"name": "unknown", "arguments": {}}\n</tool_call>', "same", []),
+    (
+        "llama3_json",
+        f'{{"name": "weather", "parameters": {json.dumps(OSLO)}}}; {{"name": "noop", "parameters": {{}}}}',
+        None,
+        [("weather", OSLO), ("noop", {})],
+    ),
+    ("llama3_json", '<|python_tag|>{"name": "noop", "parameters": {}}', None, [("noop", {})]),
+    ("llama3_json", '{"name": "unknown", "parameters": {}}', "same", []),
+    (
+        "mistral",
+        f'[TOOL_CALLS][{{"name": "weather", "arguments": {json.dumps(OSLO)}}}, {{"name": "noop", "arguments": {{}}}}]',
+        None,
+        [("weather", OSLO), ("noop", {})],
+    ),
+    ("mistral", '[TOOL_CALLS][{"name": "unknown", "arguments": {}}]', "same", []),
+    ("mistral_v11", f"[TOOL_CALLS]weather[ARGS]{json.dumps(OSLO, ensure_ascii=False)}", None, [("weather", OSLO)]),
+    ("functiongemma", "<start_function_call>call:unknown{}<end_function_call>", "same", []),
+    ("phi4_mini", '<|tool_call|>[{"name": "unknown", "arguments": {}}]<|/tool_call|>', "same", []),
+    ("command_r", 'Action: ```json\n[{"tool_name": "unknown", "parameters": {}}]\n```', "same", []),
+    ("deepseek_v31", V3.format(V31_CALL.format("unknown", "{}")), "same", []),
     ("json", '{"name": "weather", "arguments": {"days": 1}}\n{"name": "noop", "arguments": {}}', None,
      [("weather", {"days": 1}), ("noop", {})]),
     ("json", 'Say {"name": "noop", "arguments": {}}', "same", []),
     ("json", '{"name": "unknown", "arguments": {}}', "same", []),
 ]  # fmt: skip
+
+
+def test_every_format_has_shapes_of_its_own() -> None:
+    """A call, and one of a function that there is not; harmony's are in tests/server/reading/test_harmony.py."""
+    here = set(FORMATS) - {"harmony"}
+    assert {case[0] for case in CASES if case[3]} == here
+    assert {case[0] for case in CASES if not case[3] and ("unknown" in case[1] or "directly_" in case[1])} == here
 
 
 def numbered() -> Callable[[CallFormat], str]:
@@ -189,6 +224,11 @@ def test_each_shape_whole_and_cut_at_every_place(
     assert streamed(form, list(text)) == whole
     for first in range(len(text) + 1):
         assert streamed(form, [text[:first], text[first:]]) == whole
+
+
+@pytest.mark.parametrize(("name", "text"), [case[:2] for case in CASES])
+def test_each_shape_a_byte_at_a_time(byte_by_byte: Callable[[str], list[str]], name: str, text: str) -> None:
+    assert streamed(FORMATS[name], byte_by_byte(text)) == parse(FORMATS[name], FUNCTIONS, text, numbered())
 
 
 @pytest.mark.parametrize("name", sorted({case[0] for case in CASES}))

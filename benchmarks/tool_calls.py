@@ -1,0 +1,212 @@
+"""Tool calls with long arguments: tokens/s as drafted by default, against plain decoding.
+
+    python -m benchmarks.tool_calls [--target MODEL] [--draft MODEL] [--repeats 3] [--cases …] [--choices …]
+
+Each case is asked plainly and with drafts in turn, and each request under a salt of its own: nothing is remembered of
+an answer before. Medians of the ratios are shown, by case and `tool_choice`; the texts must be the same. Aim: 1.5 times
+over all cases together. `drafted` and `accepted` are counted by drafter, of the last repetition.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import uuid
+from typing import Any
+
+import httpx
+
+from basics.names import LOOKUP
+from benchmarks import report
+from testing.models import BUNDLED, bundled
+from testing.processes import Stack
+
+Body = dict[str, Any]
+CHOICES = ("required", "named", "auto")
+
+_FILE = '''import csv
+from pathlib import Path
+
+
+def load_orders(path: Path) -> list[dict[str, str]]:
+    """Read every order of a CSV file."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def total_by_customer(orders: list[dict[str, str]]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for order in orders:
+        customer = order["customer"]
+        totals[customer] = totals.get(customer, 0.0) + float(order["amount"])
+    return totals
+'''
+
+
+def _tool(name: str, description: str, properties: Body) -> Body:
+    parameters = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
+_TEXT: Body = {"type": "string"}
+TOOLS = [
+    _tool("read_file", "Reads a file", {"path": _TEXT}),
+    _tool("write_file", "Writes a whole file", {"path": _TEXT, "content": _TEXT}),
+    _tool(
+        "register_customer",
+        "Registers a customer",
+        {
+            "first_name": _TEXT,
+            "last_name": _TEXT,
+            "date_of_birth": {"type": "string", "format": "date"},
+            "street_and_number": _TEXT,
+            "postal_code": _TEXT,
+            "city_name": _TEXT,
+            "country_code": {"type": "string", "pattern": "^[A-Z]{2}$"},
+            "telephone_number": _TEXT,
+            "preferred_contact_method": {"enum": ["telephone", "letter", "electronic_mail"]},
+            "newsletter_subscription": {"type": "boolean"},
+        },
+    ),
+    _tool(
+        "create_events",
+        "Puts events into a calendar",
+        {
+            "events": {
+                "type": "array",
+                "minItems": 4,
+                "maxItems": 4,
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "event_title": _TEXT,
+                        "start_date": {"type": "string", "format": "date"},
+                        "duration_in_minutes": {"type": "integer", "minimum": 15, "maximum": 240},
+                        "meeting_room": {"enum": ["Amber", "Birch", "Cedar"]},
+                    },
+                    "required": ["event_title", "start_date", "duration_in_minutes", "meeting_room"],
+                    "additionalProperties": False,
+                },
+            }
+        },
+    ),
+]
+CASES = {
+    "file": (
+        "write_file",
+        f"Copy this file to backup/orders.py, word for word, with the function write_file:\n\n{_FILE}",
+    ),
+    "form": (
+        "register_customer",
+        "Register Johanna Lindqvist, born on 1987-04-23. She lives at 14 Harbour Street, 11152 Stockholm, SE. Her "
+        "telephone number is +46 8 123 456. She wants letters, and no newsletter.",
+    ),
+    "list": (
+        "create_events",
+        "Create these events: Budget review on 2026-03-02 for 60 minutes in Amber, Design workshop on 2026-03-04 for "
+        "120 minutes in Birch, Customer interview on 2026-03-05 for 45 minutes in Cedar, Release planning on "
+        "2026-03-09 for 90 minutes in Amber.",
+    ),
+}
+
+
+def body(model: str, case: str, choice: str, tokens: int) -> Body:
+    name, question = CASES[case]
+    asked: Any = {"type": "function", "function": {"name": name}} if choice == "named" else choice
+    return {
+        "model": model,
+        "messages": [
+            {"role": "system", "content": "You only ever answer with a function call."},
+            {"role": "user", "content": question},
+        ],
+        "tools": TOOLS,
+        "tool_choice": asked,
+        "parallel_tool_calls": False,
+        "temperature": 0,
+        "max_tokens": tokens,
+    }
+
+
+def ask(client: httpx.Client, request: Body) -> tuple[Body, float]:
+    """The answer, and the seconds that it took."""
+    began = time.perf_counter()
+    answer = client.post("/v1/chat/completions", json=request)
+    seconds = time.perf_counter() - began
+    answer.raise_for_status()
+    found: Body = answer.json()
+    return found, seconds
+
+
+def said(answer: Body) -> Any:
+    """What must be the same with drafts and without."""
+    choice = answer["choices"][0]
+    calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
+    return choice["message"]["content"], calls, choice["finish_reason"], answer["usage"]["completion_tokens"]
+
+
+def measure(client: httpx.Client, request: Body, repeats: int) -> Body:
+    """Plain and drafted in turn; the prompt has been read before either, as an agent's mostly has."""
+    ratios, speeds, same = [], [], True
+    counts: Body = {}
+    for repeat in range(repeats):
+        salted = {**request, "cache_salt": uuid.uuid4().hex}
+        ask(client, {**salted, "max_tokens": 1, "speculative": {"enabled": False}})
+        ways = {"plain": {"speculative": {"enabled": False}}, "drafted": {}}
+        found = {name: ask(client, {**salted, **ways[name]}) for name in sorted(ways, reverse=bool(repeat % 2))}
+        (plain, plain_seconds), (drafted, seconds) = found["plain"], found["drafted"]
+        same &= said(plain) == said(drafted)
+        ratios.append(plain_seconds / seconds)
+        speeds.append(drafted["usage"]["completion_tokens"] / seconds)
+        counts = drafted["metrics"]["speculative_decoding"] | {"tokens": drafted["usage"]["completion_tokens"]}
+    return {
+        "tokens": counts["tokens"],
+        "ratio": report.median(ratios),
+        "tokens/s": report.median(speeds),
+        "same text": same,
+        "rounds": counts["num_spec_steps"],
+        "drafted": counts["num_draft_tokens"],
+        "accepted": json.dumps(counts["accepted_by_drafter"]),
+        "calls": len(drafted["choices"][0]["message"].get("tool_calls") or ()),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default=BUNDLED)
+    parser.add_argument("--draft", default=LOOKUP, help="a model, or lookup: no model")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=400)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--choices", nargs="+", choices=CHOICES, default=list(CHOICES))
+    parser.add_argument("--verbose", action="store_true", help="print what was said, too")
+    options = parser.parse_args()
+    model = str(bundled()) if options.target == BUNDLED else options.target
+    rows = []
+    with Stack() as stack:
+        target = stack.target(model)
+        draft = stack.draft(options.draft, grammar_model=model)
+        gateway = stack.gateway([target.url], [draft.url])
+        stack.wait_ready()
+        with httpx.Client(base_url=gateway.url, timeout=900, trust_env=False) as client:
+            name = client.get("/v1/models").json()["data"][0]["id"]
+            ask(client, {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})
+            for case in options.cases:
+                for choice in options.choices:
+                    request = body(name, case, choice, options.tokens)
+                    rows.append({"case": case, "tool_choice": choice, **measure(client, request, options.repeats)})
+                    print(rows[-1], flush=True)
+                    if options.verbose:
+                        print(said(ask(client, request)[0]))
+    whole = report.median([row["ratio"] for row in rows])
+    report.show(f"Tool calls, tokens/s over plain decoding's; median {whole:.2f}", rows)
+    print(report.write("tool_calls", {"rows": rows, "median": whole, "options": vars(options)}))
+
+
+if __name__ == "__main__":
+    main()
