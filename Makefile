@@ -55,10 +55,18 @@ VLLM_UNWANTED := torchvision torchaudio torchcodec
 LLAMA_CPP := llama-cpp-python>=0.3.36,<0.4
 LLAMA_CPP_BUILD ?= -DLLAVA_BUILD=OFF
 
+# $(call watching,LOG): every 15 s, until the recipe's shell ends, how long it has run and what pip is doing.
+define watching
+while sleep 15 </dev/null >/dev/null 2>&1; do \
+	echo "  $$SECONDS s: $$(grep -oE '(Collecting|Downloading|Building wheels?|Installing collected packages|Uninstalling)[^;(]{0,60}' $(1) | tail -n 1)"; done & \
+watch=$$!; trap "kill $$watch 2>/dev/null" EXIT
+endef
+
 # $(call install,EXTRAS[,MORE]): pip's own words go to a log, shown only if it fails. Python compiles the modules that are really imported.
 define install
 	@echo "Installing Tandem [$(1)] into $(VENV): minutes the first time, not again until pyproject.toml changes …"
-	@{ $(BIN)/python -m pip install --progress-bar off --no-compile -e '.[$(1)]' $(2) && \
+	@$(call watching,$(VENV)/install.log); \
+	{ $(BIN)/python -m pip install --progress-bar off --no-compile -e '.[$(1)]' $(2) && \
 		$(BIN)/python -m pip install --progress-bar off --no-compile --no-deps '$(GRAMMAR)'; } >$(VENV)/install.log 2>&1 </dev/null \
 		|| { tail -n 20 $(VENV)/install.log; echo "The installation failed; its log: $(VENV)/install.log"; exit 1; }
 	@touch $@
@@ -78,7 +86,8 @@ $(VENV)/installed-vllm: pyproject.toml | $(BIN)/python
 $(VENV)/installed-llama-cpp: $(VENV)/installed-worker
 	@command -v c++ >/dev/null || { echo "Building llama.cpp needs a C++ compiler, and none was found (Debian: apt install build-essential)"; exit 1; }
 	@echo "Building llama.cpp for this processor into $(VENV): minutes the first time, pip keeps what it built …"
-	@CMAKE_ARGS="$(LLAMA_CPP_BUILD)" $(BIN)/python -m pip install --progress-bar off '$(LLAMA_CPP)' \
+	@$(call watching,$(VENV)/install-llama-cpp.log); \
+	CMAKE_ARGS="$(LLAMA_CPP_BUILD)" $(BIN)/python -m pip install --progress-bar off '$(LLAMA_CPP)' \
 		>$(VENV)/install-llama-cpp.log 2>&1 </dev/null \
 		|| { tail -n 20 $(VENV)/install-llama-cpp.log; echo "It could not be built; the log: $(VENV)/install-llama-cpp.log"; exit 1; }
 	@touch $@

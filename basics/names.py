@@ -18,7 +18,7 @@ AUTO = "auto"
 
 Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
 """How a target decides which drafted tokens it accepts; what each of them needs and promises is part of a target's
-capabilities (protocol.messages.StrategyFacts)."""
+capabilities (protocol.worker_info.StrategyFacts)."""
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 
 OnOffAuto = Literal["auto", "on", "off"]
@@ -27,3 +27,6 @@ MAX_DRAFT_TOKENS = 32
 """The largest γ: draft tokens a round."""
 MAX_CANDIDATES = 8
 """The largest N: candidates a round."""
+
+GREEDY_TEMPERATURE = 1e-5
+"""Below this one token is left: the lowest id among the likeliest. vLLM draws the same line."""

@@ -19,8 +19,8 @@ from protocol.messages import (
     DraftResponse,
     RememberRequest,
     RememberResponse,
-    TokenizerInfo,
 )
+from protocol.worker_info import TokenizerInfo
 from serving.disconnects import until_client_leaves
 from worker.answers import json_response
 from worker.batch import parse_batch, serve_batch
@@ -60,7 +60,7 @@ def create_app(
         engine = lifecycle.get().engine
         if engine is None:
             raise NotFound("this worker drafts without a model and has no tokenizer")
-        return engine.tokenizer
+        return engine.model.tokenizer
 
     shell.post("/v1/draft", DraftRequest, DraftResponse, draft)
     shell.route("/v1/draft/batch", DraftBatchRequest, DraftBatchResponse, draft_batch)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from basics.names import AUTO, LOOKUP
 from protocol.errors import BadRequest, Unsupported
-from protocol.messages import DraftRequest, ModelInfo
+from protocol.messages import DraftRequest
+from protocol.worker_info import ModelInfo
 from worker.checks import check_sequence
 
 

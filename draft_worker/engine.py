@@ -6,22 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from basics.metrics import Watched
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from draft_worker.outcomes import Ahead
-from protocol.messages import (
-    Candidate,
-    Capabilities,
-    DraftRequest,
-    DraftTimings,
-    GrammarType,
-    ModelInfo,
-    Sampling,
-    TokenizerInfo,
-)
+from protocol.messages import Candidate, DraftRequest, DraftTimings, GrammarType, Sampling
+from protocol.worker_info import Capabilities
 
-if TYPE_CHECKING:  # torch, which lookup alone can do without
-    from engines.grammar.service import Grammars
+if TYPE_CHECKING:  # it imports torch, which lookup alone can do without
+    from engines.running_model import RunningModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +47,9 @@ def capabilities(grammar_types: Sequence[GrammarType] = (), lookahead: bool = Fa
 class DraftEngine(Protocol):
     """A draft model with its memory. Requests that reach it are checked (draft_worker/checks.py)."""
 
-    info: ModelInfo
-    tokenizer: TokenizerInfo
-
     @property
-    def grammars(self) -> Grammars | None:
-        """Those that its drafts are drawn under, if it honours any."""
+    def model(self) -> RunningModel:
+        """What its service asks of the model beside tokens."""
         ...
 
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
@@ -72,20 +60,6 @@ class DraftEngine(Protocol):
         `owner` is the session's serial, None if the request belongs to none; `deadline` is on time.monotonic's
         clock. Cancelling the call frees what it holds before it returns.
         """
-        ...
-
-    def disown(self, owner: int) -> None:
-        """The session with this serial is gone."""
-        ...
-
-    def gauges(self) -> Sequence[Watched]:
-        """What metrics show of the engine's state."""
-        ...
-
-    def counters(self) -> Sequence[Watched]: ...
-
-    def close(self, patience: float) -> None:
-        """Give running work `patience` seconds, then end it."""
         ...
 
 

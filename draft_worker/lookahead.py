@@ -74,7 +74,7 @@ class Lookahead:
         self._rates = GuessRates()
         self._gap: float | None = None
         self._seconds = DrawSeconds()
-        for point in engine.info.step_seconds:
+        for point in engine.model.info.step_seconds:
             self._seconds.observe(point.rows, point.seconds)
         self._tasks: set[asyncio.Task[None]] = set()
 

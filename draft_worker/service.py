@@ -26,10 +26,10 @@ from protocol.messages import (
     DraftRequest,
     DraftResponse,
     GrammarType,
-    ModelInfo,
     RememberRequest,
     RememberResponse,
 )
+from protocol.worker_info import ModelInfo
 from worker.session import Session
 from worker.sessions import SessionTable
 
@@ -49,7 +49,7 @@ class DraftService:
     ) -> None:
         """Drafters are made of the engine and of `grammars` where these are given (draft_worker/drafters)."""
         self.engine = engine
-        info = engine.info if engine is not None else _lookup_info(config)
+        info = engine.model.info if engine is not None else _lookup_info(config)
         able = info.capabilities.model_copy(update={"auto": True, "history": config.history_mb > 0})
         self.info = info.model_copy(update={"capabilities": able})
         self.memory = AnswerMemory(config.history_mb * 2**20) if config.history_mb > 0 else None
@@ -58,7 +58,7 @@ class DraftService:
             memory_file.load(self.memory, self._history_file)
         self._metrics = metrics
         self._grammars = grammars
-        able_ahead = engine is not None and engine.info.capabilities.lookahead
+        able_ahead = engine is not None and engine.model.info.capabilities.lookahead
         self.lookahead = Lookahead(engine, metrics) if able_ahead and engine is not None else None
         means = Means(config, engine, grammars, self.memory, self.lookahead)
         self._drafters = [drafter for kind in DRAFTERS if (drafter := kind.of(means)) is not None]
@@ -137,7 +137,7 @@ class DraftService:
         if self._grammars is not None:
             self._grammars.close()
         if self.engine is not None:
-            await asyncio.to_thread(self.engine.close, max(0.0, patience - (time.monotonic() - began)))
+            await asyncio.to_thread(self.engine.model.close, max(0.0, patience - (time.monotonic() - began)))
 
     async def _draft(self, asked: Asked) -> tuple[str, Drafted]:
         """The first drafter that has something to answer, and its answer."""
@@ -148,12 +148,13 @@ class DraftService:
         raise EngineFailure("no drafter answers this request")
 
     def _on_drop(self, session: Session[Any]) -> None:
-        session.account.tell("draft", session.key)
+        session.account.log("draft", session.key)
         if self.lookahead is not None:
             self.lookahead.drop(session)
-        for keeper in (self.engine, self._grammars):
-            if keeper is not None:
-                keeper.disown(session.serial)
+        if self.engine is not None:
+            self.engine.model.disown(session.serial)
+        if self._grammars is not None:
+            self._grammars.disown(session.serial)
 
 
 def _lookup_info(config: DraftWorkerConfig) -> ModelInfo:

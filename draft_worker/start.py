@@ -38,8 +38,8 @@ def load_service(
     service = DraftService(engine, config, metrics, _grammars(config, engine))
     gauges, counters = session_gauges(service.sessions), session_counters(service.sessions)
     if engine is not None:
-        gauges += engine.gauges()
-        counters += engine.counters()
+        gauges += engine.model.gauges()
+        counters += engine.model.counters()
     if (memory := service.memory) is not None:
         gauges = [*gauges, *memory_gauges(memory)]
         counters = [*counters, *memory_counters(memory)]
@@ -53,12 +53,12 @@ def load_service(
 
 
 def _grammars(config: DraftWorkerConfig, engine: DraftEngine | None) -> SessionGrammars | None:
-    """The engine's own, where there is one: its vocabulary is the target's."""
+    """The engine's own, if there is an engine: its vocabulary is the target's."""
     if engine is not None:
-        own = engine.grammars
-        if own is None or not own.types:
+        model = engine.model
+        if not model.grammars.types:
             return None
-        return SessionGrammars(lambda: (own, Tokenizer.from_str(engine.tokenizer.tokenizer_json)))
+        return SessionGrammars(lambda: (model.grammars, Tokenizer.from_str(model.tokenizer.tokenizer_json)))
     return SessionGrammars(partial(load_vocabulary, config.grammar_model)) if config.grammar_model is not None else None
 
 

@@ -14,11 +14,11 @@ from config.workers import EngineName, WorkerConfig
 from engines.llama_cpp.library import INSTALL
 from engines.llama_cpp.library import check_installed as check_llama_cpp
 from engines.vllm.versions import check_installed as check_vllm
-from protocol.messages import Capabilities
+from protocol.worker_info import Capabilities
 
 if TYPE_CHECKING:  # they import torch: lookup can do without, and its environment is to be prepared first
-    from engines.runtime.engine import LoopEngine
-    from engines.runtime.passes import PassReport
+    from engines.running_model import OnPass
+    from engines.runtime.engine import LoopModel
 
 logger = logging.getLogger(__name__)
 
@@ -79,14 +79,14 @@ def load_engine(
     config: WorkerConfig,
     role: Literal["draft", "target"],
     capabilities: Capabilities,
-    on_pass: Callable[[PassReport], None],
+    on_pass: OnPass,
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
-) -> LoopEngine:
+) -> LoopModel:
     """The configured engine's model, running on the loop (engines.runtime.engine.start_engine). Raises ModelError.
 
     `on_death(reason)` is called if the loop failed, `progress` with what is being done.
     """
     module: Any = import_module(ENGINES[engine_of(config)].load)
-    engine: LoopEngine = module.load_engine(config, role, capabilities, on_pass, on_death, progress)
+    engine: LoopModel = module.load_engine(config, role, capabilities, on_pass, on_death, progress)
     return engine

@@ -8,7 +8,7 @@ from typing import Any
 
 from engines.errors import ModelError
 from engines.models import ModelFiles
-from protocol.messages import TokenizerInfo, Vocabulary
+from protocol.worker_info import TokenizerInfo, Vocabulary
 
 
 def load_tokenizer(files: ModelFiles) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from basics.names import GREEDY_TEMPERATURE
 from protocol.messages import Grammar, Sampling
-from protocol.temperature import GREEDY_TEMPERATURE
 
 _EDITS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "logit_bias", "min_tokens")
 

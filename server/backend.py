@@ -9,15 +9,8 @@ from typing import Protocol
 from prometheus_client.registry import Collector
 
 from basics.names import Strategy
-from protocol.messages import (
-    Capabilities,
-    Grammar,
-    ModelInfo,
-    Sampling,
-    StopReason,
-    TokenizerInfo,
-    TokenLogprob,
-)
+from protocol.messages import Grammar, Sampling, StopReason, TokenLogprob
+from protocol.worker_info import Capabilities, ModelInfo, TokenizerInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,11 +154,19 @@ class RoundSource(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class GrammarFault:
+    """`reason` is a sentence; `place` is where in a schema it applies ("properties.x"), "" if that is unknown."""
+
+    reason: str
+    place: str = ""
+
+
 class Backend(RoundSource, Protocol):
     """Workers and the round loop over them, with a life of their own."""
 
-    async def grammar_fault(self, grammar: Grammar) -> str | None:
-        """Why the target cannot honour a grammar, in words; None if it can, or where none could be asked."""
+    async def grammar_fault(self, grammar: Grammar) -> GrammarFault | None:
+        """Why the target cannot honour a grammar; None if it can, or if no target could be asked."""
         ...
 
     def model(self) -> ServedModel:

@@ -13,8 +13,9 @@ from basics.breaker import Breaker
 from basics.names import AUTO, LOOKUP
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
-from protocol.messages import Capabilities, Grammar, ModelInfo
-from server.backend import DrafterState, GenerationRequest, Round, ServedModel, Speculation, pair_name
+from protocol.messages import Grammar
+from protocol.worker_info import Capabilities, ModelInfo
+from server.backend import DrafterState, GenerationRequest, GrammarFault, Round, ServedModel, Speculation, pair_name
 from server.errors import InvalidRequest, NoModelYet
 from server.fleet.admission import Admission
 from server.fleet.calls import WorkerCalls
@@ -125,7 +126,7 @@ class Fleet:
         able = [worker.info.capabilities for worker in self._targets if worker.state == "ready" and worker.info]
         return reference.model_copy(update={"capabilities": of_any(reference.capabilities, able)})
 
-    async def grammar_fault(self, grammar: Grammar) -> str | None:
+    async def grammar_fault(self, grammar: Grammar) -> GrammarFault | None:
         worker = self._admission.reference()
         return await self._grammars.fault(grammar, worker) if worker is not None else None
 

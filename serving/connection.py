@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
 import httptools
@@ -46,6 +47,15 @@ class HttpConnection(HttpToolsProtocol):
                 return
             else:
                 return
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP gets an error in OpenAI's form, which holds all that the workers' own form has."""
+        error = {"message": msg, "type": "invalid_request_error", "param": None, "code": "invalid_http"}
+        body = json.dumps({"error": error}).encode()
+        head = ["HTTP/1.1 400 Bad Request", "content-type: application/json", f"content-length: {len(body)}"]
+        head += [f"{name.decode()}: {value.decode()}" for name, value in self.server_state.default_headers]
+        self.transport.write("\r\n".join([*head, "connection: close", "", ""]).encode() + body)
+        self.transport.close()
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

@@ -11,15 +11,31 @@ from tokenizers import Tokenizer
 
 from config.pairs import DEFAULT_DRAFT_TOKENS
 from config.roles import ServeSettings
-from protocol.messages import ModelInfo
+from protocol.worker_info import ModelInfo
 from tandem.addresses import service_url
 from tandem.doctor_report import print_report
 from tandem.findings import PromptResult, Report
 from tandem.payoff import Costs, Yield, acceptance_of, judge
 from tandem.probes import MeasuredAnswer, ProbedService, Unreachable
-from tandem.prompts import PROMPTS
 
 _STEP_GAMMAS = (0, 1, 3, 7)
+PROMPTS: dict[str, str] = {
+    "copying": (
+        "Repeat the following text exactly, and change only the name Anna to Maria:\n\n"
+        "Anna packed her bag before sunrise. Anna walked to the station, bought a ticket to the coast, and sat by the "
+        "window. When the train left, Anna opened the letter that had come the day before and read it twice."
+    ),
+    "code": (
+        "Rewrite this Python function with type hints and change nothing else:\n\n"
+        "def moving_average(values, window):\n"
+        "    result = []\n"
+        "    for index in range(len(values) - window + 1):\n"
+        "        result.append(sum(values[index:index + window]) / window)\n"
+        "    return result\n"
+    ),
+    "chat": "Give three reasons why people enjoy walking in the mountains.",
+}
+"""One of each kind of work, since acceptance depends on it."""
 
 
 @dataclass(frozen=True, slots=True)

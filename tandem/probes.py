@@ -14,17 +14,8 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from protocol.hashing import PrefixHashes
-from protocol.messages import (
-    Candidate,
-    Context,
-    DraftRequest,
-    DraftResponse,
-    ModelInfo,
-    Sampling,
-    TokenizerInfo,
-    VerifyRequest,
-    VerifyResponse,
-)
+from protocol.messages import Candidate, Context, DraftRequest, DraftResponse, Sampling, VerifyRequest, VerifyResponse
+from protocol.worker_info import ModelInfo, TokenizerInfo
 
 M = TypeVar("M", bound=BaseModel)
 ROUND_TRIPS = 20

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from basics.machine import available_cores
 from basics.names import LOOKUP
 from config.pairs import full_id, pair_for
 from config.roles import ROLES, DraftSettings, Role, ServeSettings, TargetSettings
 from config.settings import Loaded, SettingsError, load
 from tandem.addresses import service_url
-from tandem.cores import available_cores
 from tandem.options import Flag
 from tandem.processes import DRAIN_SECONDS
 

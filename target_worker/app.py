@@ -15,13 +15,13 @@ from protocol.messages import (
     GenerateRequest,
     GrammarCheckRequest,
     GrammarCheckResponse,
-    TokenizerInfo,
     VerifyBatchItem,
     VerifyBatchRequest,
     VerifyBatchResponse,
     VerifyRequest,
     VerifyResponse,
 )
+from protocol.worker_info import TokenizerInfo
 from serving.disconnects import until_client_leaves
 from target_worker.metrics import TargetMetrics
 from target_worker.service import TargetService
@@ -72,7 +72,7 @@ def create_app(
     shell.route("/v1/verify/batch", VerifyBatchRequest, VerifyBatchResponse, verify_batch)
     shell.route("/v1/generate", GenerateRequest, VerifyResponse, generate, "application/x-ndjson")
     shell.post("/v1/grammar/check", GrammarCheckRequest, GrammarCheckResponse, check_grammar)
-    shell.get("/v1/tokenizer", TokenizerInfo, lambda: lifecycle.get().engine.tokenizer)
+    shell.get("/v1/tokenizer", TokenizerInfo, lambda: lifecycle.get().engine.model.tokenizer)
     add_common_routes(shell, lifecycle, metrics)
     return shell.app
 

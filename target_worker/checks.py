@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from protocol.errors import Unsupported
-from protocol.messages import GenerateRequest, ModelInfo, VerifyRequest
+from protocol.messages import GenerateRequest, VerifyRequest
+from protocol.worker_info import ModelInfo
 from target_worker.strategies import check_candidates
 from worker.checks import check_ids, check_sequence
 

@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from basics.metrics import Watched
 from basics.names import MAX_DRAFT_TOKENS, Strategy
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
-from protocol.messages import (
-    MAX_LOGPROBS,
-    Capabilities,
-    GenerateRequest,
-    Grammar,
-    ModelInfo,
-    Sampling,
-    TokenizerInfo,
-    VerifyRequest,
-    VerifyResponse,
-)
+from engines.running_model import RunningModel
+from protocol.messages import MAX_LOGPROBS, GenerateRequest, Grammar, Sampling, VerifyRequest, VerifyResponse
+from protocol.worker_info import Capabilities
 from target_worker.strategies import STRATEGIES
 
 UNREAD_ROUNDS = 32
@@ -48,8 +39,10 @@ class TargetEngine(Protocol):
     None if the request belongs to no session. Cancelling a call frees what it holds before it returns.
     """
 
-    info: ModelInfo
-    tokenizer: TokenizerInfo
+    @property
+    def model(self) -> RunningModel:
+        """What its service asks of the model beside tokens."""
+        ...
 
     async def verify(
         self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float
@@ -74,18 +67,4 @@ class TargetEngine(Protocol):
         emitted: list[int],
     ) -> None:
         """Put rounds into `rounds` until the model stops, and their tokens into `emitted`. Raises WireError."""
-        ...
-
-    def disown(self, owner: int) -> None:
-        """The session with this serial is gone."""
-        ...
-
-    def gauges(self) -> Sequence[Watched]:
-        """What metrics show of the engine's state."""
-        ...
-
-    def counters(self) -> Sequence[Watched]: ...
-
-    def close(self, patience: float) -> None:
-        """Give running work `patience` seconds, then end it."""
         ...

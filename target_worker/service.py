@@ -8,14 +8,8 @@ from collections.abc import AsyncGenerator
 
 from config.workers import TargetWorkerConfig
 from protocol.errors import DeadlineExceeded
-from protocol.messages import (
-    GenerateRequest,
-    GrammarCheckRequest,
-    GrammarCheckResponse,
-    ModelInfo,
-    VerifyRequest,
-    VerifyResponse,
-)
+from protocol.messages import GenerateRequest, GrammarCheckRequest, GrammarCheckResponse, VerifyRequest, VerifyResponse
+from protocol.worker_info import ModelInfo
 from target_worker.checks import check_generate, check_verify
 from target_worker.engine import TargetEngine
 from target_worker.metrics import TargetMetrics
@@ -41,7 +35,7 @@ class TargetService:
     async def verify(self, request: VerifyRequest) -> VerifyResponse:
         """One round. Raises WireError."""
         deadline = time.monotonic() + request.deadline_ms / 1000
-        check_verify(request, self.engine.info)
+        check_verify(request, self.engine.model.info)
 
         async def work(session: Session[None]) -> VerifyResponse:
             context_tokens = len(session.ids)
@@ -56,7 +50,7 @@ class TargetService:
 
     async def check_grammar(self, request: GrammarCheckRequest) -> GrammarCheckResponse:
         """Whether the grammar can be honoured. Raises WireError: no, because."""
-        check_grammar_type(request.grammar, self.engine.info)
+        check_grammar_type(request.grammar, self.engine.model.info)
         await self.engine.check_grammar(request.grammar)
         return GrammarCheckResponse()
 
@@ -67,7 +61,7 @@ class TargetService:
 
         Closing the generator stops the engine's work; the session keeps what was emitted.
         """
-        check_generate(request, self.engine.info)
+        check_generate(request, self.engine.model.info)
         rounds = self.engine.rounds()
         served: list[Session[None]] = []
 
@@ -105,12 +99,12 @@ class TargetService:
         )
 
     def _on_drop(self, session: Session[None]) -> None:
-        self.engine.disown(session.serial)
-        session.account.tell("target", session.key)
+        self.engine.model.disown(session.serial)
+        session.account.log("target", session.key)
 
     @property
     def info(self) -> ModelInfo:
-        return self.engine.info
+        return self.engine.model.info
 
     async def delete(self, session_id: str) -> None:
         """Forget a session, if it is held; its call in flight ends."""
@@ -121,7 +115,7 @@ class TargetService:
         began = time.monotonic()
         await self.sessions.close(patience)
         left = max(0.0, patience - (time.monotonic() - began))
-        await asyncio.to_thread(self.engine.close, left)
+        await asyncio.to_thread(self.engine.model.close, left)
 
 
 def _owner(session: Session[None]) -> int | None:

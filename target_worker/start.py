@@ -29,8 +29,8 @@ def load_service(
     service = TargetService(engine, config, metrics)
     metrics.loaded(
         service.info,
-        [*engine.gauges(), *session_gauges(service.sessions)],
-        [*engine.counters(), *session_counters(service.sessions)],
+        [*engine.model.gauges(), *session_gauges(service.sessions)],
+        [*engine.model.counters(), *session_counters(service.sessions)],
     )
     return service
 

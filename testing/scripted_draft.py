@@ -24,7 +24,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 
 from protocol.hashing import PrefixHashes
-from protocol.messages import Capabilities, DraftRequest, ModelInfo, Sampling
+from protocol.messages import DraftRequest, Sampling
+from protocol.worker_info import Capabilities, ModelInfo
 from tandem.lifeline import hold_on, is_child
 
 MODES = (

@@ -16,11 +16,11 @@ from basics.names import MAX_DRAFT_TOKENS
 from config.workers import DraftWorkerConfig, TargetWorkerConfig, WorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from draft_worker.runtime.engine import LoopDrafter
-from engines.runtime.engine import LoopEngine
+from engines.runtime.engine import LoopModel
 from engines.runtime.loop import EngineLoop
-from engines.runtime.passes import PassReport
 from engines.runtime.slots import SlotCache
-from protocol.messages import MAX_LOGPROBS, Capabilities, ModelInfo, Sampling, TokenizerInfo, Vocabulary
+from protocol.messages import MAX_LOGPROBS, Sampling
+from protocol.worker_info import Capabilities, ModelInfo, TokenizerInfo, Vocabulary
 from target_worker.app import create_app as create_target_app
 from target_worker.runtime.engine import LoopTarget
 from target_worker.strategies import STRATEGIES
@@ -35,10 +35,9 @@ def fake_engine(
     runner: FakeRunner,
     role: Literal["draft", "target"],
     config: WorkerConfig,
-    on_pass: Callable[[PassReport], None] = lambda report: None,
-) -> LoopEngine:
+) -> LoopModel:
     slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
-    loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass)
+    loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens)
     loop.start()
     info = ModelInfo(
         role=role,
@@ -77,7 +76,7 @@ def fake_engine(
         vocabulary=_VOCABULARY,
         context_length=runner.slot_length,
     )
-    return LoopEngine(loop, info, tokenizer)
+    return LoopModel(loop=loop, info=info, tokenizer=tokenizer)
 
 
 class Worker:

@@ -211,6 +211,23 @@ def test_bad_schemas_through_the_sdk(stack: Stack) -> None:
     assert "contains" in refused.value.message
 
 
+@pytest.mark.parametrize(
+    ("where", "field"),
+    [
+        (lambda schema: {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": schema}}},
+         "response_format.json_schema.schema"),
+        (lambda schema: {"response_format": {"type": "json_object", "schema": schema}}, "response_format.schema"),
+        (lambda schema: {"structured_outputs": {"json": schema}}, "structured_outputs.json"),
+    ],
+)  # fmt: skip
+def test_an_error_within_a_schema_names_its_place(stack: Stack, where: Any, field: str) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"minLength": -1}}}}
+    for _ in range(2):  # the second time it is remembered
+        answer = stack.chat(**where(schema))
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == f"{field}.properties.a.items.minLength", answer.text
+
+
 def verify(stack: Stack, **fields: Any) -> httpx.Response:
     grammar = {"type": "regex", "value": "[ab]{3,30}c", "start": 3}
     message = request(**{"candidates": [], "num_prompt_tokens": 3, "grammar": grammar, **fields})

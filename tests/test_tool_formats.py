@@ -11,7 +11,8 @@ from transformers import PreTrainedTokenizerFast
 
 from testing.in_process import Stack, running_stack
 from testing.tiny_models import make_tiny_model
-from tests.test_openai_clients import ADD, HI, TELL, Sum
+from tests.clients.conftest import Sum
+from tests.clients.test_openai_clients import ADD, HI, TELL
 
 PLAIN: dict[str, Any] = {"enabled": False}
 DRAFTED: dict[str, Any] = {"draft_tokens": 6, "adaptive_speculation": False}

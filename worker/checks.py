@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from protocol.errors import BadRequest, ContextTooLong, Unsupported
-from protocol.messages import Grammar, ModelInfo, SequenceRequest
+from protocol.messages import Grammar, SequenceRequest
+from protocol.worker_info import ModelInfo
 
 
 def check_sequence(request: SequenceRequest, info: ModelInfo) -> None:

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 from fastapi import FastAPI
 
 from protocol.errors import NotReady
-from protocol.messages import ModelInfo, Ready
+from protocol.worker_info import ModelInfo, Ready
 
 logger = logging.getLogger(__name__)
 

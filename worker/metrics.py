@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 
 from basics.metrics import Watched, tandem_version
 from protocol.errors import WireError
-from protocol.messages import DraftTimings, ModelInfo, VerifyTimings
+from protocol.messages import DraftTimings, VerifyTimings
+from protocol.worker_info import ModelInfo
 from worker.gpu import visible_gpus
 from worker.sessions import SessionTable
 

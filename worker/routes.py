@@ -8,7 +8,7 @@ from fastapi import Path, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from protocol.errors import ErrorBody
-from protocol.messages import Health, ModelInfo, Ready
+from protocol.worker_info import Health, ModelInfo, Ready
 from worker.answers import json_response
 from worker.http import Shell
 from worker.lifecycle import Lifecycle

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -10,13 +11,54 @@ from typing import Generic, TypeVar
 from basics.prefix import shared_prefix
 from protocol.errors import BadRequest, ContextMismatch
 from protocol.hashing import PrefixHashes
-from protocol.messages import Context
-from worker.account import Account
+from protocol.messages import Context, DraftTimings, VerifyTimings
+from serving.request_id import REQUEST_ID
 from worker.calls import Call
 
 S = TypeVar("S")
 
+logger = logging.getLogger(__name__)
 _serials = itertools.count(1)
+
+
+@dataclass(slots=True)
+class Account:
+    """What a worker did for one session; one line of the log when the session is dropped.
+
+    Times are milliseconds, summed over the session's rounds. `request_id` is the latest call's.
+    """
+
+    request_id: str = ""
+    rounds: int = 0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    queue_ms: float = 0.0
+    forward_ms: float = 0.0
+    sample_ms: float = 0.0
+    total_ms: float = 0.0
+
+    def add(self, timings: DraftTimings | VerifyTimings, tokens: int = 0, drafted: int = 0, accepted: int = 0) -> None:
+        """One round that was answered, from within the call that asked for it."""
+        self.request_id = REQUEST_ID.get() or self.request_id
+        self.rounds += 1
+        self.tokens += tokens
+        self.drafted += drafted
+        self.accepted += accepted
+        self.queue_ms += timings.queue_ms
+        self.forward_ms += timings.forward_ms
+        self.sample_ms += timings.sample_ms
+        self.total_ms += timings.total_ms
+
+    def log(self, role: str, session_id: str | None) -> None:
+        """Write the line, unless nothing was done for the session."""
+        if not self.rounds:
+            return
+        fields: dict[str, object] = {"session_id": session_id, "rounds": self.rounds, "drafted": self.drafted}
+        if role == "target":
+            fields |= {"tokens": self.tokens, "accepted": self.accepted}
+        phases = {name: round(getattr(self, name), 1) for name in ("queue_ms", "forward_ms", "sample_ms", "total_ms")}
+        logger.info("session done", extra={"request_id": self.request_id, **fields, **phases})
 
 
 @dataclass(eq=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from basics.names import GREEDY_TEMPERATURE
 from draft_worker.outcomes import Ahead
 from draft_worker.runtime.branches import grow
 from engines.drawing import Limits, Places, RequestSampling
@@ -12,11 +13,9 @@ from engines.grammar.state import GrammarState
 from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps
 from engines.sampling import noise
 from engines.sampling.draw import draw_top
-from engines.sampling.errors import UnusableLogits
-from engines.sampling.process import process
+from engines.sampling.process import UnusableLogits, process
 from engines.sampling.rows import SamplingRow
 from protocol.messages import DraftRequest
-from protocol.temperature import GREEDY_TEMPERATURE
 
 
 def ahead_job(

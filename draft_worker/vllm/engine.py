@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
 
-from torch import Tensor
-
-from basics.metrics import Watched
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, capabilities
 from draft_worker.metrics import DraftMetrics
 from draft_worker.vllm import rows
 from draft_worker.vllm.draft import VllmDraft
 from engines.drawing import RequestSampling
-from engines.sampling.batch import Draws
-from engines.sampling.rows import SamplingRow
 from engines.vllm.processor import SamplingProcessor
 from engines.vllm.start import VllmModel, load_model
 from protocol.messages import DraftRequest
@@ -26,11 +20,8 @@ _PROCESSOR = f"{__name__}:DraftProcessor"
 class DraftProcessor(SamplingProcessor):
     """Inside vLLM: a row of logits says which token was drawn, and how (draft_worker/vllm/rows.py)."""
 
-    def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
-        rows.write(logits, draws, asked)
-
-    def write_failure(self, logits: Tensor) -> None:
-        rows.write_failure(logits)
+    write = staticmethod(rows.write)
+    write_failure = staticmethod(rows.write_failure)
 
 
 def load_drafter(
@@ -53,27 +44,12 @@ class VllmDrafter:
     """A DraftEngine (draft_worker/engine.py)."""
 
     def __init__(self, model: VllmModel, q_top_k: int) -> None:
-        self.info = model.info
-        self.tokenizer = model.tokenizer
-        self.grammars = model.grammars
-        self._model = model
+        self.model = model
         vocabulary = model.info.vocabulary
         self._q_top_k = min(q_top_k, vocabulary.logits_size) if vocabulary is not None else q_top_k
 
     async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
-        grammar = await self._model.grammars.state(request.grammar, owner, deadline)
-        drawing = RequestSampling(request, ids, self._model.limits, grammar)
-        drafting = VllmDraft(self._model.engine, request, drawing, self._q_top_k)
-        return await self._model.engine.run(drafting.draft(), deadline)
-
-    def disown(self, owner: int) -> None:
-        self._model.grammars.disown(owner)
-
-    def gauges(self) -> Sequence[Watched]:
-        return self._model.gauges()
-
-    def counters(self) -> Sequence[Watched]:
-        return []
-
-    def close(self, patience: float) -> None:
-        self._model.close(patience)
+        grammar = await self.model.grammars.state(request.grammar, owner, deadline)
+        drawing = RequestSampling(request, ids, self.model.limits, grammar)
+        drafting = VllmDraft(self.model.engine, request, drawing, self._q_top_k)
+        return await self.model.engine.run(drafting.draft(), deadline)

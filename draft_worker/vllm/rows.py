@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from engines.sampling.batch import Draws
+from engines.sampling.rows import SamplingRow
 from engines.vllm.requests import Logprobs
 from protocol.errors import EngineFailure
 from protocol.messages import TopK
@@ -27,7 +28,7 @@ _FAILED = 2.0
 _CERTAIN = 1.0
 
 
-def write(logits: Tensor, draws: Draws, asked: dict[str, Any]) -> None:
+def write(logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
     """Fill one row, float32 [V]. `asked` names the form that is wanted (engines/vllm/requests.py)."""
     drawn = draws.drawn
     token = drawn.tokens[0]

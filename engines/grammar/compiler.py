@@ -104,7 +104,7 @@ class GrammarCompiler:
                 self._compiled.move_to_end(key)
                 return self._compiled[key]
             if key in self._refused:
-                raise GrammarError(self._refused[key].message)
+                raise GrammarError(self._refused[key].message, self._refused[key].field or "grammar.value")
         try:
             xgrammars = self._compilers[CONTROL[grammar.type]]
             package = self._package(self._within_limit(lambda: compiled(self._read(grammar), xgrammars)))

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from engines.grammar.automata import Not
-from engines.grammar.errors import GrammarError
 from engines.grammar.limits import check_time
 from engines.grammar.schema_reading import (
     KINDS,
@@ -70,7 +69,7 @@ class _Split:
         (node, chain), rest = pending[0], pending[1:]
         schema, words = node.schema, node.schema.words
         if schema in chain:
-            raise GrammarError(f"JSON schema: {schema.path[:200]} matches no text: Circular reference")
+            refuse(schema.path, "matches no text: Circular reference")
         if "$ref" in words or len(chain) > 0:
             chain = chain | {schema}
         if schema.always is not None:

@@ -221,8 +221,9 @@ class Document:
 
 
 def refuse(path: str, problem: str) -> NoReturn:
-    """Raises GrammarError."""
-    raise GrammarError(f"JSON schema: {path[:200]} {problem}")
+    """Raises GrammarError; its field leads to the place: "grammar.value.properties.x" for $.properties.x."""
+    place = path[:200]
+    raise GrammarError(f"JSON schema: {place} {problem}", f"grammar.value{place.removeprefix('$')}")
 
 
 def with_path(path: str, work: Any) -> Any:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from basics.machine import free_host_bytes, gib
 from engines.bundled import BUNDLED_MODEL, bundled_gguf, is_bundled
 from engines.errors import ModelError
 from engines.gguf.header import Header, read_header
 from engines.gguf.reader import Metadata, first_parts, model_name, parts_of
-from engines.memory import free_host_bytes, gib
 
 _SAMPLE_BYTES = 4096
 _SAMPLES = 256

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
+from basics.machine import available_cores
 from config.workers import WorkerConfig
 from engines.errors import BatchInvarianceError, ModelError
 from engines.gguf.tokenizer import build_tokenizer, stop_ids
@@ -18,10 +18,10 @@ from engines.llama_cpp.library import Library, library
 from engines.llama_cpp.runner import Runner
 from engines.llama_cpp.vocabulary import check_tokenizer
 from engines.models import ModelFiles
-from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopEngine, start_engine
-from engines.runtime.passes import PassReport
+from engines.running_model import OnPass
+from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopModel, start_engine
 from engines.tokenizer import special_token_ids, tokenizer_info
-from protocol.messages import Capabilities
+from protocol.worker_info import Capabilities
 
 logger = logging.getLogger(__name__)
 
@@ -35,10 +35,10 @@ def load_engine(
     config: WorkerConfig,
     role: Literal["draft", "target"],
     capabilities: Capabilities,
-    on_pass: Callable[[PassReport], None],
+    on_pass: OnPass,
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
-) -> LoopEngine:
+) -> LoopModel:
     """Find, load and start the configured GGUF model (see engines.table.load_engine). Raises ModelError."""
     progress(f"looking for {config.model}")
     found = find_gguf(config.model, progress)
@@ -147,14 +147,6 @@ def _slots(config: WorkerConfig, found: GgufFile, options: Options, length: int)
     if slots > MOST_SLOTS:
         raise ModelError(f"engine llama_cpp has at most {MOST_SLOTS} slots (now {slots}): the others are for branches")
     return slots
-
-
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        return os.cpu_count() or 1
 
 
 def _offloads(lib: Library, config: WorkerConfig) -> bool:

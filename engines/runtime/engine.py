@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
 from basics.metrics import Watched
 from config.workers import WorkerConfig
-from engines.drawing import Limits
 from engines.grammar.service import Grammars
+from engines.running_model import OnPass, RunningModel
 from engines.runtime.loop import EngineLoop
-from engines.runtime.passes import PassReport
 from engines.runtime.rows import Row
 from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.slots import SlotCache
-from protocol.messages import Capabilities, ModelInfo, StepTime, TokenizerInfo
+from protocol.worker_info import Capabilities, ModelInfo, StepTime, TokenizerInfo
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
 LONGEST_DEFAULT_CONTEXT = 8192
 """Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoopEngine:
+@dataclass(frozen=True, kw_only=True)
+class LoopModel(RunningModel):
     """`loop` has been started."""
 
     loop: EngineLoop
-    info: ModelInfo
-    tokenizer: TokenizerInfo
-    grammars: Grammars = field(default_factory=Grammars)
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(frozenset(self.info.stop_token_ids), self.info.context_length)
 
     def gauges(self) -> list[Watched]:
         loop = self.loop
@@ -51,14 +43,12 @@ class LoopEngine:
         return [("num_slot_evictions", "Slots whose content made room for another's", lambda: slots.evictions)]
 
     def disown(self, owner: int) -> None:
-        """The session with this serial is gone."""
-        self.grammars.disown(owner)
+        super().disown(owner)
         self.loop.disown(owner)
 
     def close(self, patience: float) -> None:
-        """Give running jobs `patience` seconds, then end them."""
         self.loop.shutdown(patience)
-        self.grammars.close()
+        super().close(patience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +72,11 @@ def start_engine(
     config: WorkerConfig,
     role: Literal["draft", "target"],
     capabilities: Capabilities,
-    on_pass: Callable[[PassReport], None],
+    on_pass: OnPass,
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
     chains: Callable[[], Chains | None] = lambda: None,
-) -> LoopEngine:
+) -> LoopModel:
     """Measure a loaded model, prepare its grammars and start the loop; `progress` is called with what is being done.
 
     `chains` is called once the model has been measured.
@@ -122,7 +112,7 @@ def start_engine(
         step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
     )
     loop.start()
-    return LoopEngine(loop, info, told, grammars)
+    return LoopModel(loop=loop, info=info, tokenizer=told, grammars=grammars)
 
 
 def measure_step_seconds(runner: ModelRunner, repeats: int = 3) -> dict[int, float]:

@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 import torch
 
+from engines.running_model import OnPass
 from engines.runtime.jobs import Job, Passed, Seat
-from engines.runtime.passes import Passes, PassReport
+from engines.runtime.passes import Passes
 from engines.runtime.plan import PromptBudget
 from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.runs import Run, plan
@@ -43,7 +44,7 @@ class EngineLoop:
         slots: SlotCache,
         max_queue: int,
         prefill_chunk: int,
-        on_pass: Callable[[PassReport], None] = lambda report: None,
+        on_pass: OnPass = lambda sessions, tokens, seconds: None,
         chains: Chains | None = None,
         on_death: Callable[[str], None] = lambda reason: None,
     ) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
+from engines.running_model import OnPass
 from engines.runtime.chained import Chained, draw_chains, is_chain, is_context, read_contexts, shortened
 from engines.runtime.jobs import Passed
 from engines.runtime.plan import PromptBudget
@@ -21,23 +21,10 @@ StaticWork = Callable[[Chains, list[Piece]], Chained]
 RunOutcome = tuple[Run, Passed | EngineFailure]
 
 
-@dataclass(frozen=True, slots=True)
-class PassReport:
-    """One pass, for metrics: sessions in it, tokens fed and how many of them were long prompts', seconds."""
-
-    sessions: int
-    tokens: int
-    prompt_tokens: int
-    forward_seconds: float
-    sample_seconds: float
-
-
 class Passes:
     """Runs pieces on one model, draws for all of them at once, and keeps account of what slots hold and of time."""
 
-    def __init__(
-        self, runner: ModelRunner, chains: Chains | None, pace: PromptBudget, on_pass: Callable[[PassReport], None]
-    ) -> None:
+    def __init__(self, runner: ModelRunner, chains: Chains | None, pace: PromptBudget, on_pass: OnPass) -> None:
         """`chains`, over the same model and memory, draws the feeds that may be drawn as one; None: token by token."""
         self._runner = runner
         self._chains = chains
@@ -111,7 +98,7 @@ class Passes:
         prompt = sum(len(piece.row.token_ids) for piece in pieces if piece.is_prompt)
         if not all(piece.run.job.idle for piece in pieces):
             self._pace.record(forward, tokens - prompt, prompt)
-        self._on_pass(PassReport(len(pieces), tokens, prompt, forward, sample))
+        self._on_pass(len(pieces), tokens, forward)
 
 
 def _failed(pieces: list[Piece]) -> Iterator[RunOutcome]:

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from basics.names import GREEDY_TEMPERATURE
 from engines.sampling.distribution import Distribution
 from engines.sampling.draw import draw, draw_top2
-from engines.sampling.errors import UnusableLogits
-from engines.sampling.process import process
+from engines.sampling.process import UnusableLogits, process
 from engines.sampling.rows import SamplingRow
 from protocol.errors import EngineFailure
-from protocol.temperature import GREEDY_TEMPERATURE
 
 logger = logging.getLogger(__name__)
 

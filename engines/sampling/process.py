@@ -13,16 +13,37 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from basics.names import GREEDY_TEMPERATURE
 from engines.sampling.cuts import cut, is_cut
 from engines.sampling.distribution import Distribution, Part
 from engines.sampling.edits import edit_logits
-from engines.sampling.errors import NanLogits, NoTokenLeft
 from engines.sampling.ranking import lowest_best
 from engines.sampling.rows import SamplingRow
-from protocol.temperature import GREEDY_TEMPERATURE
 
 Way = Literal["greedy", "whole", "cut"]
 """How a row is drawn: its likeliest token; from all tokens; from those that cuts leave."""
+
+
+class UnusableLogits(ValueError):
+    """`rows`: indices of the rows at fault. Their requests fail; the others can be processed without them."""
+
+    reason = "unusable logits"
+
+    def __init__(self, rows: Sequence[int]) -> None:
+        super().__init__(f"{self.reason} in rows {list(rows)}")
+        self.rows = tuple(rows)
+
+
+class NanLogits(UnusableLogits):
+    """The model computed NaN or +inf."""
+
+    reason = "NaN or infinite logits"
+
+
+class NoTokenLeft(UnusableLogits):
+    """Every token of the row is masked out or −inf."""
+
+    reason = "no token left"
 
 
 def process(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None = None) -> Distribution:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from basics.names import GREEDY_TEMPERATURE
 from engines.sampling import noise
 from engines.sampling.cuts import Cuts
 from engines.sampling.draw import draw_logits
 from engines.sampling.process import Way
 from engines.sampling.ranking import leading
 from engines.sampling.rows import SamplingRow
-from protocol.temperature import GREEDY_TEMPERATURE
 
 WAYS: tuple[Way, ...] = ("greedy", "whole", "cut")
 """What all rows of a batch can be drawn by: the later, the more it costs and the more it can do."""

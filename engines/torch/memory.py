@@ -11,8 +11,8 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from basics.machine import free_host_bytes, gib
 from engines.errors import ModelError
-from engines.memory import free_host_bytes, gib
 from engines.model_building import MODEL_BUILDING
 from engines.models import weight_files
 from engines.torch.kv_cache import CacheShape, LayerShape

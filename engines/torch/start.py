@@ -12,15 +12,15 @@ import transformers
 from config.workers import DraftWorkerConfig, WorkerConfig
 from engines.errors import ModelError
 from engines.models import ModelFiles, resolve_model
-from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopEngine, start_engine
-from engines.runtime.passes import PassReport
+from engines.running_model import OnPass
+from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopModel, start_engine
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.torch.chains import ChainRunner
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.runner import Runner
 from engines.torch.support import context_length
-from protocol.messages import Capabilities
+from protocol.worker_info import Capabilities
 
 logger = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ def load_engine(
     config: WorkerConfig,
     role: Literal["draft", "target"],
     capabilities: Capabilities,
-    on_pass: Callable[[PassReport], None],
+    on_pass: OnPass,
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
-) -> LoopEngine:
+) -> LoopModel:
     """Find, load and start the configured model (see engines.table.load_engine).
 
     The process's environment must have been prepared (engines.torch.environment). Raises ModelError.

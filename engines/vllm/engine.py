@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from engines.errors import ModelError
+from engines.running_model import OnPass
 from engines.vllm.failures import as_wire_errors
 from engines.vllm.requests import Answer, answer_of
 from engines.vllm.stats import PassStats, stat_logger
@@ -31,7 +32,7 @@ class VllmEngine:
     A loop of its own: vLLM's outputs do not wait for the worker's HTTP, nor that for them.
     """
 
-    def __init__(self, max_queue: int, on_pass: Callable[[int, int, float], None], on_death: Callable[[str], None]):
+    def __init__(self, max_queue: int, on_pass: OnPass, on_death: Callable[[str], None]):
         """`on_pass(sessions, tokens, seconds)` is called for every step, `on_death(reason)` if vLLM's process ended."""
         self.stats = PassStats(on_pass)
         self.calls = 0

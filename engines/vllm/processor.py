@@ -94,12 +94,14 @@ class SamplingProcessor(LogitsProcessor):  # type: ignore[misc]
                 self.write(logits[place], answer, self._requests[place].asked, request.rows[0])
         return logits
 
+    @staticmethod
     @abstractmethod
-    def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
+    def write(logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
         """Write into one row, float32 [V], which token was drawn: its largest entry, and whatever else."""
 
+    @staticmethod
     @abstractmethod
-    def write_failure(self, logits: Tensor) -> None:
+    def write_failure(logits: Tensor) -> None:
         """Put into one row what the worker will know as a failure: no token could be drawn.
 
         Raises RuntimeError, which ends vLLM's engine, if that is unknown: any token would be wrong.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,11 +12,11 @@ import transformers
 
 from basics.metrics import Watched
 from config.workers import WorkerConfig
-from engines.drawing import Limits
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
 from engines.grammar.service import Grammars
 from engines.models import ModelFiles, resolve_model
+from engines.running_model import OnPass, RunningModel
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.vllm.arguments import engine_arguments, prepare_environment
 from engines.vllm.draw_check import check_draws
@@ -23,21 +24,15 @@ from engines.vllm.engine import VllmEngine
 from engines.vllm.measure import measure_step_seconds
 from engines.vllm.owner import announce_owner
 from engines.vllm.versions import check_installed
-from protocol.messages import Capabilities, ModelInfo, StepTime, TokenizerInfo
+from protocol.worker_info import Capabilities, ModelInfo, StepTime
 
 
-@dataclass(frozen=True, slots=True)
-class VllmModel:
-    """A running model. `engine` has been started."""
+@dataclass(frozen=True, kw_only=True)
+class VllmModel(RunningModel):
+    """`engine` has been started. `resources` are closed after it."""
 
     engine: VllmEngine
-    info: ModelInfo
-    tokenizer: TokenizerInfo
-    grammars: Grammars = field(default_factory=Grammars)
-
-    @property
-    def limits(self) -> Limits:
-        return Limits(frozenset(self.info.stop_token_ids), self.info.context_length)
+    resources: ExitStack = field(default_factory=ExitStack)
 
     def gauges(self) -> list[Watched]:
         stats = self.engine.stats
@@ -48,7 +43,8 @@ class VllmModel:
 
     def close(self, patience: float) -> None:
         self.engine.close(patience)
-        self.grammars.close()
+        super().close(patience)
+        self.resources.close()
 
 
 def load_model(
@@ -56,7 +52,7 @@ def load_model(
     role: Literal["draft", "target"],
     capabilities: Capabilities,
     ours: Mapping[str, Any],
-    on_pass: Callable[[int, int, float], None],
+    on_pass: OnPass,
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
     started: Callable[[VllmEngine, Capabilities], Capabilities] | None = None,
@@ -115,7 +111,7 @@ def load_model(
     except BaseException:
         engine.close(0.0)
         raise
-    return VllmModel(engine, info, told, grammars)
+    return VllmModel(engine=engine, info=info, tokenizer=told, grammars=grammars)
 
 
 def _fingerprint(config: WorkerConfig, files: ModelFiles, version: str, dtype: str) -> str:

@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from engines.running_model import OnPass
+
 
 class PassStats:
     """Requests running and waiting now. Each step calls `on_pass(sessions, tokens, seconds since the step before)`."""
 
-    def __init__(self, on_pass: Callable[[int, int, float], None]) -> None:
+    def __init__(self, on_pass: OnPass) -> None:
         self.running = 0
         self.waiting = 0
         self._on_pass = on_pass

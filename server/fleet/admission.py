@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
-from protocol.messages import ModelInfo, TokenizerInfo
+from protocol.worker_info import ModelInfo, TokenizerInfo
 from server.fleet.compatibility import differences, same_vocabulary, sizes
 from server.fleet.failures import TooLate, WorkerFailure
 from server.fleet.metrics import FleetMetrics

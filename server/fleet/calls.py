@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, suppress
 from typing import Protocol
 
 from protocol.messages import (
@@ -10,13 +12,15 @@ from protocol.messages import (
     DraftResponse,
     GenerateRequest,
     Grammar,
-    ModelInfo,
-    Ready,
     RememberRequest,
-    TokenizerInfo,
     VerifyRequest,
     VerifyResponse,
 )
+from protocol.worker_info import ModelInfo, Ready, TokenizerInfo
+from server.fleet.checks import check_generated
+from server.fleet.failures import WorkerFailure, WorkerUnreachable
+
+_END_OF_STREAM_SECONDS = 0.5
 
 
 class WorkerCalls(Protocol):
@@ -55,3 +59,22 @@ class WorkerCalls(Protocol):
     async def tokenizer(self, seconds: float) -> TokenizerInfo: ...
 
     async def ready(self, seconds: float) -> Ready: ...
+
+
+async def checked_rounds(
+    rounds: AsyncGenerator[VerifyResponse, None], request: GenerateRequest, vocabulary_size: int, url: str
+) -> AsyncIterator[VerifyResponse]:
+    """A worker's rounds, each checked, until one has a stop reason or `max_tokens` were emitted; closes `rounds`."""
+    remaining = request.max_tokens
+    async with aclosing(rounds):
+        async for answer in rounds:
+            check_generated(request, remaining, answer, vocabulary_size)
+            remaining -= len(answer.token_ids)
+            yield answer
+            if answer.stop_reason is not None or remaining == 0:
+                # Read to the end of the stream, so that closing it cancels nothing and its connection is used again.
+                with suppress(TimeoutError, WorkerFailure):
+                    async with asyncio.timeout(_END_OF_STREAM_SECONDS):
+                        await anext(rounds, None)
+                return
+    raise WorkerUnreachable("cut", f"{url}: the stream of rounds ended before it was done")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,21 +16,19 @@ from protocol.messages import (
     Grammar,
     GrammarCheckRequest,
     GrammarCheckResponse,
-    ModelInfo,
-    Ready,
     RememberRequest,
     RememberResponse,
-    TokenizerInfo,
     VerifyRequest,
     VerifyResponse,
 )
-from server.fleet.checks import check_draft, check_generated, check_verify
-from server.fleet.failures import BadAnswer, Refused, WorkerFailure, WorkerUnreachable
+from protocol.worker_info import ModelInfo, Ready, TokenizerInfo
+from server.fleet.calls import checked_rounds
+from server.fleet.checks import check_draft, check_verify
+from server.fleet.failures import BadAnswer, Refused, WorkerFailure
 from server.fleet.transport import Transport
 
 Answer = TypeVar("Answer", bound=BaseModel)
 
-_END_OF_STREAM_SECONDS = 0.5
 _MAX_SMALL = 65_536
 _MAX_ANSWER = 4 * 2**20
 _MAX_MODEL = 2**20
@@ -71,27 +68,10 @@ class WorkerClient:
         check_verify(request, answer, vocabulary_size)
         return answer
 
-    async def generate(
-        self, request: GenerateRequest, seconds: float, vocabulary_size: int
-    ) -> AsyncIterator[VerifyResponse]:
-        """Rounds until `max_tokens` or a stop; `seconds` is the longest wait for one. Closing it stops the worker.
-
-        Ends without error only if the last round has a stop reason, or `max_tokens` were emitted.
-        """
-        remaining = request.max_tokens
-        lines = self._transport.lines(
-            "/v1/generate", request.model_dump_json().encode(), seconds=seconds, max_line=_MAX_ANSWER
-        )
-        async with aclosing(lines):  # type: ignore[type-var]
-            async for line in lines:
-                answer = _parse_round(line)
-                check_generated(request, remaining, answer, vocabulary_size)
-                remaining -= len(answer.token_ids)
-                yield answer
-                if answer.stop_reason is not None or remaining == 0:
-                    await _finish(lines)
-                    return
-        raise WorkerUnreachable("cut", f"{self.url}/v1/generate: ended before it was done")
+    def generate(self, request: GenerateRequest, seconds: float, vocabulary_size: int) -> AsyncIterator[VerifyResponse]:
+        body = request.model_dump_json().encode()
+        lines = self._transport.lines("/v1/generate", body, seconds=seconds, max_line=_MAX_ANSWER)
+        return checked_rounds(_rounds(lines), request, vocabulary_size, f"{self.url}/v1/generate")
 
     async def check_grammar(self, grammar: Grammar, seconds: float) -> None:
         """Raises Refused, with the reason, if the worker cannot honour it."""
@@ -120,12 +100,10 @@ class WorkerClient:
         return await self._transport.call("POST", path, body, seconds=seconds, max_bytes=_MAX_ANSWER)
 
 
-async def _finish(lines: AsyncIterator[bytes]) -> None:
-    """Read the end of a stream, so that its connection can be used again. What else comes is of no interest."""
-    with suppress(TimeoutError, WorkerFailure):
-        async with asyncio.timeout(_END_OF_STREAM_SECONDS):
-            async for _ in lines:
-                return
+async def _rounds(lines: AsyncGenerator[bytes, None]) -> AsyncGenerator[VerifyResponse, None]:
+    async with aclosing(lines):
+        async for line in lines:
+            yield _parse_round(line)
 
 
 def _parse(kind: type[Answer], body: bytes) -> Answer:

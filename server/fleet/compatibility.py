@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 from basics.names import STRATEGIES
-from protocol.messages import Capabilities, TokenizerInfo, Vocabulary
+from protocol.worker_info import Capabilities, TokenizerInfo, Vocabulary
 
 
 def common(all_of: list[Capabilities]) -> Capabilities:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 
 from protocol.messages import Grammar
+from server.backend import GrammarFault
 from server.fleet.failures import Refused, WorkerFailure
 from server.fleet.worker import Worker
 
@@ -19,7 +20,7 @@ class GrammarChecks:
     def __init__(self) -> None:
         self._good: OrderedDict[tuple[str, str, int], None] = OrderedDict()
 
-    async def fault(self, grammar: Grammar, worker: Worker) -> str | None:
+    async def fault(self, grammar: Grammar, worker: Worker) -> GrammarFault | None:
         """See server.backend.Backend.grammar_fault. The worker's other failures are for whoever calls it next."""
         assert worker.info is not None
         key = (worker.info.fingerprint, grammar.type, hash(grammar.value))
@@ -29,7 +30,8 @@ class GrammarChecks:
         try:
             await worker.client.check_grammar(grammar, _CHECK_SECONDS)
         except Refused as refused:
-            return refused.error.message
+            place = (refused.error.field or "").removeprefix("grammar.value").removeprefix(".")
+            return GrammarFault(refused.error.message, place)
         except WorkerFailure:
             return None
         self._good[key] = None

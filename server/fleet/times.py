@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from protocol.messages import StepTime
+from protocol.worker_info import StepTime
 
 _OUTLIER = 3.0
 _LEAST_SECONDS = 1e-5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import aiohttp
 from pydantic import ValidationError
 
 from protocol import errors as wire
-from protocol.messages import Ready
+from protocol.worker_info import Ready
 from server.fleet.failures import BadAnswer, TooLate, WorkerFailure, WorkerUnreachable, failure_of
 from serving.request_id import HEADER as REQUEST_ID_HEADER
 from serving.request_id import REQUEST_ID
@@ -65,7 +65,7 @@ class Transport:
         async with self._answer(method, path, body, seconds) as response:
             return await _read(response, max_bytes)
 
-    async def lines(self, path: str, body: bytes, *, seconds: float, max_line: int) -> AsyncIterator[bytes]:
+    async def lines(self, path: str, body: bytes, *, seconds: float, max_line: int) -> AsyncGenerator[bytes, None]:
         """The lines of a streamed answer, each awaited for at most `seconds`. Closing it cuts the connection."""
         pending = bytearray()
         async with self._answer("POST", path, body, seconds, stream=True) as response:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from basics.breaker import Breaker
-from protocol.messages import ModelInfo, TokenizerInfo
+from protocol.worker_info import ModelInfo, TokenizerInfo
 from server.fleet.calls import WorkerCalls
 from server.fleet.failures import Busy, Refused, SessionLost, WorkerFailure
 from server.fleet.metrics import FleetMetrics

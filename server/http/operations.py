@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
-from protocol.messages import Health, Ready
+from protocol.worker_info import Health, Ready
 from server.errors import NoModelYet
 from server.gateway import Gateway, gateway_of
 

@@ -1,4 +1,4 @@
-"""Answers, as OpenAI shapes them. Fields set by hand are sent, null included; others are left out."""
+"""Answers in OpenAI's form. Fields that are set are sent, null included; others are omitted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class CompletionTokensDetails(BaseModel):
-    """`accepted` ones are part of completion_tokens; `rejected` ones are not (unlike OpenAI's bill)."""
+    """completion_tokens includes the accepted draft tokens and not the rejected ones (unlike OpenAI's bill)."""
 
     accepted_prediction_tokens: int
     rejected_prediction_tokens: int
@@ -28,7 +28,7 @@ class Usage(BaseModel):
     total_tokens: int
     completion_tokens_details: CompletionTokensDetails
     prompt_tokens_details: PromptTokensDetails | None = Field(
-        default=None, description="null where the target did not say what it still held"
+        default=None, description="null if the target does not report cached tokens"
     )
 
 
@@ -42,9 +42,7 @@ class SpeculativeDecoding(BaseModel):
     num_accepted_draft_tokens: int
     num_draft_tokens: int
     num_spec_tokens: int = Field(description="γ: the most draft tokens a step")
-    accepted_by_drafter: dict[str, int] = Field(
-        default_factory=dict, description="accepted draft tokens by the drafter they came from"
-    )
+    accepted_by_drafter: dict[str, int] = Field(default_factory=dict, description="accepted draft tokens by drafter")
     per_step_accepted: list[int] | None = None
     per_step_drafted: list[int] | None = None
 
@@ -54,7 +52,7 @@ class Metrics(BaseModel):
 
 
 class Tandem(BaseModel):
-    """How the text was made: with this seed and the strategy `deterministic` it can be made again."""
+    """How the text was made. With the strategy `deterministic`, the same seed brings the same text again."""
 
     strategy: Strategy
     lossless: bool = Field(description="whether the text has the target's own distribution, whatever was drafted")
@@ -89,8 +87,8 @@ class ToolCalled(BaseModel):
 
 class ChatMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
-    content: str | None = Field(description="null beside tool calls without any text")
-    reasoning_content: str | None = Field(default=None, description="of a model that thinks aloud: its thought")
+    content: str | None = Field(description="null if there are only tool calls")
+    reasoning_content: str | None = Field(default=None, description="the model's thought, if it writes one")
     tool_calls: list[ToolCalled] | None = None
     refusal: None = None
 
@@ -100,7 +98,9 @@ class ChatChoice(BaseModel):
     message: ChatMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
-    stop_reason: str | int | None = Field(description="the stop string or stop_token_ids member that ended it")
+    stop_reason: str | int | None = Field(
+        description="the stop string or the member of stop_token_ids that ended the text"
+    )
 
 
 class ChatCompletion(BaseModel):
@@ -121,7 +121,7 @@ class FunctionDelta(BaseModel):
 
 
 class ToolCallDelta(BaseModel):
-    """The first of a call has its id, type and function.name; the others more of the arguments."""
+    """A call's first delta has its id, type and function.name; the others have more of its arguments."""
 
     index: int
     id: str | None = None
@@ -172,7 +172,7 @@ class CompletionChoice(BaseModel):
 
 
 class Completion(BaseModel):
-    """Also the shape of a streamed chunk, where finish_reason may be null and usage is left out but for the last."""
+    """Also the form of a streamed chunk, whose finish_reason may be null; only the last chunk has the usage."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -192,8 +192,8 @@ class ModelCard(BaseModel):
     owned_by: str = "tandem"
     root: str = Field(description="the target's own id")
     max_model_len: int
-    tool_call_format: str | None = Field(description="how its tool calls are written; null: the server reads none")
-    drafters: list[str] = Field(description="what `speculative.draft_model` may name now")
+    tool_call_format: str | None = Field(description="how the model writes tool calls; null: tool calls are off")
+    drafters: list[str] = Field(description="the names that `speculative.draft_model` may have now")
 
 
 class ModelList(BaseModel):

@@ -81,21 +81,44 @@ def invalid(error: ValidationError, data: Any) -> InvalidRequest:
     # Where a field may be one of several things, each of them says what it wanted; one that says more is the one meant.
     same = [(_wanted(other), other["msg"]) for where, other in found if where == path]
     said = [message.removeprefix("Value error, ") for wanted, message in same if wanted is None]
-    message = said[0] if said else f"should be {' or '.join(dict.fromkeys(wanted for wanted, _ in same if wanted))}"
+    message = said[0] if said else f"must be {' or '.join(dict.fromkeys(wanted for wanted, _ in same if wanted))}"
     return InvalidRequest(f"Invalid value for '{param}': {message}", param=param, code="invalid_value")
 
 
+_WANTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "dict_type": "an object",
+    "list_type": "a list",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "string_too_short": "at least {min_length} characters long",
+    "string_too_long": "at most {max_length} characters long",
+    "too_short": "a list of {min_length} or more",
+    "too_long": "a list of {max_length} or fewer",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "literal_error": "one of {expected}",
+    "union_tag_invalid": "one of {expected_tags}",
+}
+"""By pydantic's name of an error: what the value must be. Other errors keep their own message."""
+
+
 def _wanted(details: ErrorDetails) -> str | None:
-    """What the value should have been, in JSON's words rather than this program's; None: the message says it all."""
-    match details["type"]:
-        case "model_type" | "model_attributes_type" | "dict_type":
-            return "an object"
-        case "list_type":
-            return "a list"
-        case "union_tag_invalid":
-            return f"one of {details['ctx']['expected_tags']}"
-    beginning, _, rest = details["msg"].partition("should be ")
-    return rest if beginning == "Input " else None
+    """What the value must be; None: the message says it all."""
+    wanted = _WANTED.get(details["type"])
+    if wanted is None:
+        return None
+    context = details.get("ctx", {})
+    filled = wanted.format(**{name: f"{it:g}" if isinstance(it, float) else it for name, it in context.items()})
+    return filled.removeprefix("one of ") if " or " not in filled and "," not in filled else filled
 
 
 def _path(details: ErrorDetails, data: Any) -> tuple[str | int, ...]:

@@ -10,12 +10,11 @@ from server.backend import ServedModel
 from server.errors import InvalidRequest, NotSupported
 from server.gateway import Gateway
 from server.openai import params
-from server.openai.call_form import call_form
 from server.openai.chat_schema import ChatCompletionRequest, as_sent
 from server.openai.constraints import check, constraint, for_chat
 from server.openai.origin import Origin
 from server.openai.plan import Plan, PromptJob, make_plan
-from server.openai.prompt import render_chat
+from server.openai.prompt import call_form, render_chat
 from server.openai.tool_choice import choice_as_json
 from server.reading import reasoning
 from server.reading.together import AnswerReading

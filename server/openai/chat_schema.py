@@ -27,12 +27,12 @@ class Tool(Sent):
 
 
 def as_sent(tool: Tool) -> dict[str, Any]:
-    """The tool as JSON, for templates and grammars: without nulls of its own, its schema as it was sent."""
+    """The tool as JSON, for templates and grammars: without its null fields, with its schema as it was sent."""
     return {"type": "function", "function": tool.function.model_dump(exclude_unset=True, exclude_none=True)}
 
 
 class PredictedContent(Request):
-    """Text that much of the answer is expected to repeat: it becomes the draft."""
+    """Text that the answer is expected to repeat in large part; drafts come from it."""
 
     type: Literal["content"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)]
@@ -65,7 +65,7 @@ class ChatCompletionRequest(GenerationOptions):
     parallel_tool_calls: bool | None = None
     prediction: PredictedContent | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = Field(
-        default=None, description="for models whose chat template reads it; ignored by others"
+        default=None, description="for models whose chat template uses it; ignored by others"
     )
     chat_template_kwargs: dict[str, JsonValue] | None = Field(default=None, max_length=64)
     add_generation_prompt: bool | None = None

@@ -15,7 +15,7 @@ Ids = Annotated[TokenIds, AllWhole]
 
 
 def _kind(prompt: Any) -> str | None:
-    """Of a prompt's forms the one that was meant: only its faults are reported."""
+    """Which form of prompt was meant, so that only its errors are reported."""
     if isinstance(prompt, str):
         return "text"
     if not isinstance(prompt, list):
@@ -33,7 +33,7 @@ Prompt = Annotated[
     Discriminator(
         _kind,
         custom_error_type="prompt_form",
-        custom_error_message="Input should be a string, a list of strings, a list of token ids or a list of such lists",
+        custom_error_message="must be a string, a list of strings, a list of token ids or a list of such lists",
     ),
 ]
 

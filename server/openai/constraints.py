@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
-from protocol.messages import Grammar, GrammarType, ModelInfo
+from protocol.messages import Grammar, GrammarType
+from protocol.worker_info import ModelInfo
 from server.errors import InvalidRequest
 from server.gateway import Gateway
 from server.openai.options import ResponseFormat, StructuredOutputs
@@ -23,12 +24,13 @@ from server.text import exact_json
 class Constraint:
     """A grammar, and the request's field that it comes from.
 
-    `otherwise` stands in for a grammar that the target can't enforce, where the request did not ask for all of it;
-    `dispensable`: none may stand in for it.
+    `schema` is the field that holds its schema, if it is made of one schema alone. `otherwise` replaces a grammar that
+    the target can't enforce, if the request did not ask for all of it; `dispensable`: the answer may also go without.
     """
 
     grammar: Grammar
     param: str
+    schema: str = ""
     otherwise: Grammar | None = None
     dispensable: bool = False
 
@@ -47,7 +49,9 @@ def constraint(
             "only one of 'response_format' and the kinds of 'structured_outputs' may be used", param=asked[1][0]
         )
     param, kind, value = asked[0]
-    return _enforced(Constraint(Grammar(type=kind, value=value, start=start), param), target)
+    schema = _schema_field(format) if param == "response_format" else param
+    grammar = Grammar(type=kind, value=value, start=start)
+    return _enforced(Constraint(grammar, param, schema=schema if kind == "json_schema" else ""), target)
 
 
 def for_chat(
@@ -62,7 +66,7 @@ def for_chat(
     if calls is not None and use.mode == "required":
         demanded = Constraint(call_grammar(calls, use, start, special_ids), "tools")
     elif calls is not None and demanded is not None:
-        demanded = replace(demanded, grammar=call_or(demanded.grammar, calls, use, special_ids))
+        demanded = replace(demanded, grammar=call_or(demanded.grammar, calls, use, special_ids), schema="")
     elif calls is not None:
         demanded = _free_but_for_calls(calls, use, start, special_ids)
         if demanded is not None and demanded.dispensable and "structural_tag" not in target.capabilities.grammar_types:
@@ -103,12 +107,13 @@ async def check(gateway: Gateway, constraint: Constraint | None) -> Constraint |
     """
     if constraint is None:
         return None
-    reason = await gateway.backend.grammar_fault(constraint.grammar)
-    if reason is None:
+    fault = await gateway.backend.grammar_fault(constraint.grammar)
+    if fault is None:
         return constraint
     if constraint.otherwise is not None and constraint.otherwise != constraint.grammar:
         return await check(gateway, replace(constraint, grammar=constraint.otherwise, otherwise=None))
-    raise InvalidRequest(f"'{constraint.param}': {reason}", param=constraint.param, code="invalid_grammar")
+    param = f"{constraint.schema}.{fault.place}" if constraint.schema and fault.place else constraint.param
+    raise InvalidRequest(f"'{param}': {fault.reason}", param=param, code="invalid_grammar")
 
 
 def _enforced(constraint: Constraint, target: ModelInfo) -> Constraint:
@@ -130,8 +135,12 @@ def _format(format: ResponseFormat | None) -> tuple[str, GrammarType | None, str
     schema = _schema(format)
     if schema is None:
         return "response_format", "json_object", ""
-    where = "response_format.schema" if format.schema_ is not None else "response_format.json_schema.schema"
-    return "response_format", "json_schema", _dump(schema, where)
+    return "response_format", "json_schema", _dump(schema, _schema_field(format))
+
+
+def _schema_field(format: ResponseFormat | None) -> str:
+    in_front = format is not None and format.schema_ is not None
+    return "response_format.schema" if in_front else "response_format.json_schema.schema"
 
 
 def _schema(format: ResponseFormat) -> dict[str, JsonValue] | None:

@@ -1,7 +1,7 @@
 """The messages of a conversation, as clients send them.
 
-Unknown fields inside them are ignored: clients send back what any server, or their own SDK, once put there (`parsed`,
-`provider_specific_fields`, `cache_control`, timestamps …). None of it is for the model.
+Unknown fields inside them are ignored: clients send back what a server or their own SDK added (`parsed`,
+`provider_specific_fields`, `cache_control`, timestamps …). None of it is meant for the model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class RefusalPart(Sent):
 
 
 class MediaPart(Sent):
-    """Known, so that the answer can say what is wrong: the models here read text."""
+    """Recognised, so that the error can say that models here read only text."""
 
     type: Literal[
         "image_url", "input_image", "image", "input_audio", "audio_url", "video_url", "file", "input_file", "document"
@@ -36,7 +36,7 @@ class MediaPart(Sent):
 
 
 class ThoughtPart(Sent):
-    """A thought among an assistant's parts, as Anthropic and Mistral write it, or what is left of a hidden one."""
+    """A thought among an assistant's parts, in Anthropic's or Mistral's form, or the remains of a hidden one."""
 
     type: Literal["thinking", "reasoning", "redacted_thinking"]
     thinking: str | list[TextPart] | None = None
@@ -50,7 +50,7 @@ class ThoughtPart(Sent):
 
 
 def typed(part: Any) -> Any:
-    """Text by whatever name: a bare string, the Responses API's names, a part that does not say what it is."""
+    """Text in any form: a bare string, the Responses API's types, a part without a type."""
     if isinstance(part, str):
         return {"type": "text", "text": part}
     if not isinstance(part, dict):
@@ -65,7 +65,7 @@ AssistantPart = Annotated[
     TextPart | RefusalPart | ThoughtPart | MediaPart, Field(discriminator="type"), BeforeValidator(typed)
 ]
 Content = str | Annotated[list[Part], Field(min_length=1, fail_fast=True)]
-# Where there may be nothing to say, [] and null are nothing.
+# [] and null mean: no content.
 OptionalContent = str | Annotated[list[Part], Field(fail_fast=True)] | None
 AssistantContent = str | Annotated[list[AssistantPart], Field(fail_fast=True)] | None
 
@@ -83,7 +83,7 @@ class UserMessage(Sent):
 
 
 class FunctionCall(Sent):
-    """`arguments`: JSON's text, as OpenAI has it, or the object itself. If an answer was cut short it is not JSON."""
+    """`arguments` is JSON as text, as in OpenAI's API, or the object itself; invalid JSON if an answer was cut."""
 
     name: str
     arguments: str | dict[str, JsonValue] | None = None
@@ -96,17 +96,17 @@ class ToolCall(Sent):
 
 
 class AssistantMessage(Sent):
-    """What any server answered. Without content, calls and thoughts it is an empty turn: an answer cut at once."""
+    """An earlier answer, of any server. It may be empty: an answer that was cut before its first token."""
 
     role: Literal["assistant"]
     content: AssistantContent = None
     name: str | None = None
     refusal: str | None = None
     tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
-    function_call: FunctionCall | None = Field(default=None, description="the form before tool_calls")
-    reasoning: JsonValue = Field(default=None, description="as reasoning_content, where it is a string")
+    function_call: FunctionCall | None = Field(default=None, description="the older form of tool_calls")
+    reasoning: JsonValue = Field(default=None, description="as reasoning_content, if it is a string")
     reasoning_content: str | None = None
-    audio: None = Field(default=None, description="refused: the models here read text")
+    audio: None = Field(default=None, description="not supported: models here read only text")
 
 
 class ToolMessage(Sent):
@@ -117,7 +117,7 @@ class ToolMessage(Sent):
 
 
 class FunctionMessage(Sent):
-    """The form before `tool`: the result of the call of that name before it."""
+    """The older form of `tool`: the result of the last call of this name."""
 
     role: Literal["function"]
     content: OptionalContent = None

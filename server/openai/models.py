@@ -12,11 +12,10 @@ from server.errors import InvalidRequest
 from server.gateway import Gateway, gateway_of
 from server.openai.answers import Detokenized, ModelCard, ModelList, Tokenized
 from server.openai.body import body_of
-from server.openai.call_form import call_form
 from server.openai.completion_schema import DetokenizeRequest, TokenizeRequest
 from server.openai.docs import documented
 from server.openai.plan import served
-from server.openai.prompt import render_chat
+from server.openai.prompt import call_form, render_chat
 from server.text.model import TextModel
 
 router = APIRouter()

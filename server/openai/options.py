@@ -23,7 +23,7 @@ def _all_whole(values: Any) -> Any:
     return [_whole(value) for value in values] if isinstance(values, list) and float in map(type, values) else values
 
 
-# JSON has one kind of number: 10.0 is 10. These stand after an integer's bounds, or a list's.
+# JSON has one kind of number: 10.0 is 10. Put these after the bounds of an integer or a list.
 Whole = BeforeValidator(_whole)
 AllWhole = BeforeValidator(_all_whole)
 
@@ -35,17 +35,19 @@ class Request(BaseModel):
 
 
 class SpeculativeOptions(Request):
-    """How this request speculates. Whatever is said here, the default strategy's text stays the same.
+    """How this request speculates. With the default strategy, nothing here changes the text.
 
-    A field whose moment does not come (its description says when) is checked like any other and changes nothing: whole
-    blocks of defaults are welcome.
+    A field that does not apply (its description says when it does) is checked but has no effect, so that a client may
+    send all fields with every request.
     """
 
     enabled: bool | None = Field(default=None, description="false: plain decoding by the target; default: true")
     draft_tokens: Annotated[int, Field(ge=1, le=MAX_DRAFT_TOKENS), Whole] | None = Field(
         default=None, description="γ: draft tokens a round; default: the pair's"
     )
-    draft_model: str | None = Field(default=None, max_length=256, description="which drafter; default: the pair's")
+    draft_model: str | None = Field(
+        default=None, max_length=256, description="a drafter's name, or auto; default: the gateway's setting"
+    )
     num_candidates: Annotated[int, Field(ge=1, le=MAX_CANDIDATES), Whole] | None = Field(
         default=None, description="N: candidates a round; default: 1"
     )
@@ -53,46 +55,47 @@ class SpeculativeOptions(Request):
         default=None,
         ge=0.0,
         le=2.0,
-        description="of candidates beyond the first, where there are any; default: the request's",
+        description="for candidates after the first; default: the request's",
     )
     candidate_top_p: Number | None = Field(
         default=None,
         gt=0.0,
         le=1.0,
-        description="of candidates beyond the first, where there are any; default: the request's",
+        description="for candidates after the first; default: the request's",
     )
     strategy: Strategy | None = Field(
-        default=None, description="when a draft token is accepted; default: the target's own default, `deterministic`"
+        default=None, description="the rule that accepts draft tokens; default: the target's, `deterministic`"
     )
     acceptance_threshold: Number | None = Field(
-        default=None, ge=0.0, le=1.0, description="for the strategy `threshold`, and no other; default: 0.1"
+        default=None, ge=0.0, le=1.0, description="for the strategy `threshold` only; default: 0.1"
     )
     max_speculation_depth: Annotated[int, Field(ge=1, le=MAX_DRAFT_TOKENS), Whole] | None = Field(
-        default=None, description="the most γ may adapt to, where it adapts; default: 8, or γ where higher"
+        default=None,
+        description="the largest γ that adaptation may choose; default: 32 with auto, else 8 or γ if larger",
     )
     adaptive_speculation: bool | None = Field(
         default=None, description="let γ and N adapt; default: the gateway's setting"
     )
     log_decisions: bool | None = Field(
-        default=None, description="let the target log each token's verdict, where the gateway's settings allow it"
+        default=None, description="have the target log each token's verdict, if the gateway's settings allow it"
     )
 
 
 class StreamOptions(Request):
-    include_usage: bool | None = Field(default=None, description="a last chunk without choices holds the usage")
-    continuous_usage_stats: bool | None = Field(default=None, description="usage in every chunk")
-    include_obfuscation: bool | None = Field(default=None, description="accepted; nothing is padded here")
+    include_usage: bool | None = Field(default=None, description="send the usage in a last chunk without choices")
+    continuous_usage_stats: bool | None = Field(default=None, description="send the usage in every chunk")
+    include_obfuscation: bool | None = Field(default=None, description="accepted; chunks are never padded")
 
 
 class JsonSchemaFormat(Request):
-    name: str | None = Field(default=None, max_length=256, description="without effect")
+    name: str | None = Field(default=None, max_length=256, description="no effect")
     description: str | None = None
     schema_: dict[str, JsonValue] | None = Field(default=None, alias="schema")
     strict: bool | None = None
 
 
 class ResponseFormat(Request):
-    """`json_schema` where the type is json_schema. `schema`: llama-server's place for one, beside either JSON type."""
+    """`json_schema` goes with the type json_schema; `schema`, as in llama-server, with either JSON type."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchemaFormat | None = None
@@ -100,7 +103,7 @@ class ResponseFormat(Request):
 
 
 class StructuredOutputs(Request):
-    """vLLM's: exactly one of these."""
+    """vLLM's structured outputs: exactly one of these fields."""
 
     json_: dict[str, JsonValue] | str | None = Field(default=None, alias="json", description="a JSON schema")
     regex: str | None = None
@@ -110,9 +113,9 @@ class StructuredOutputs(Request):
 
 
 class SamplingOptions(Request):
-    """The fields that every endpoint has which generates. Null always means the default."""
+    """The fields of every endpoint that generates text. Null always means the default."""
 
-    # Fields of other servers that cannot be honoured, with the values that ask for nothing.
+    # Fields of other servers that are not supported, with the values that change nothing.
     REFUSED: ClassVar[dict[str, tuple[Any, ...]]] = {
         "best_of": (None, 1),
         "use_beam_search": (None, False),
@@ -148,7 +151,7 @@ class SamplingOptions(Request):
     )
     user: str | None = Field(default=None, max_length=1024)
 
-    # Accepted as OpenAI accepts them; they change nothing about the answer.
+    # Accepted as by OpenAI; they do not change the answer.
     metadata: Metadata | None = Field(default=None, max_length=16)
     store: bool | None = Field(default=None, description="accepted; nothing is stored")
     service_tier: Literal["auto", "default", "flex", "scale", "priority", "fast"] | None = None
@@ -157,7 +160,7 @@ class SamplingOptions(Request):
     prompt_cache_retention: str | None = Field(default=None, max_length=64)
     prompt_cache_options: dict[str, JsonValue] | None = Field(default=None, max_length=16)
 
-    # Beyond OpenAI, as vLLM has them.
+    # Not in OpenAI's API; as in vLLM.
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1), Whole] | None = Field(default=None, description="0 or -1: off")
     min_p: Number | None = Field(default=None, ge=0.0, le=1.0)
     repetition_penalty: Number | None = Field(default=None, ge=0.01, le=100.0)
@@ -174,11 +177,11 @@ class SamplingOptions(Request):
 
 
 class GenerationOptions(SamplingOptions):
-    """Those of the two completion endpoints."""
+    """The fields of the two completion endpoints."""
 
     max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_PER_MESSAGE), Whole] | None = None
     max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_PER_MESSAGE), Whole] | None = Field(
-        default=None, description="max_tokens by its newer name; counts where both are given"
+        default=None, description="the newer name of max_tokens; counts if both are given"
     )
     n: Annotated[int, Field(ge=1, le=128), Whole] | None = None
     stream_options: StreamOptions | None = None

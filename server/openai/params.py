@@ -6,7 +6,8 @@ import secrets
 
 from basics.names import AUTO, MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from config.gateway import GatewayConfig
-from protocol.messages import ModelInfo, Sampling
+from protocol.messages import Sampling
+from protocol.worker_info import ModelInfo
 from server.backend import ServedModel, Speculation
 from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
 from server.openai.options import GenerationOptions, SpeculativeOptions

@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from config.gateway import GatewayConfig
+from protocol.worker_info import TokenizerInfo
 from server.errors import InvalidRequest
-from server.openai.call_form import call_form, is_shown_by
 from server.openai.chat_schema import Tool, as_sent
 from server.openai.conversation import joined, leading_instructions, template_messages
 from server.openai.messages import Message
+from server.reading.tools import formats
+from server.reading.tools.formats import CallFormat
 from server.reading.tools.instructions import as_text, instructions, with_instructions, with_tools
-from server.text.chat_template import RESERVED, TemplateError
+from server.text.chat_template import RESERVED, ChatTemplate, TemplateError
 from server.text.model import TextModel
 
 
@@ -72,3 +74,16 @@ def render_chat(
         )
     except TemplateError as error:
         raise InvalidRequest(str(error)[:500], param="messages", code="chat_template_error") from None
+
+
+def call_form(info: TokenizerInfo, setting: str) -> CallFormat | None:
+    """How the served model writes tool calls: by the setting `tool_call_parser`, its chat template and its name.
+
+    None if the setting is "none".
+    """
+    return formats.choose(info.tool_chat_template or info.chat_template or "", info.model_id, setting)
+
+
+def is_shown_by(form: CallFormat, template: ChatTemplate | None) -> bool:
+    """Whether the template itself shows the model its tools, in the form that calls are read in."""
+    return form.name != formats.GENERIC and template is not None and template.mentions("tools")

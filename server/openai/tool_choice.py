@@ -1,4 +1,4 @@
-"""The forms of `tool_choice`: OpenAI's of both APIs, with `any` as Anthropic's and Mistral's clients say it."""
+"""The forms of `tool_choice` in both of OpenAI's APIs, and `any`, which Anthropic's and Mistral's clients send."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FunctionName(Request):
 
 
 class NamedTool(Request):
-    """The function's name stands in `function`, as in chat completions, or beside the type, as in responses."""
+    """The name is in `function`, as in chat completions, or beside the type, as in responses."""
 
     type: Literal["function", "tool"]
     function: FunctionName | None = None
@@ -39,7 +39,7 @@ class AllowedTools(Request):
 
 
 class AllowedToolsChoice(Request):
-    """`mode` and `tools` stand in `allowed_tools`, as in chat completions, or beside the type, as in responses."""
+    """`mode` and `tools` are in `allowed_tools`, as in chat completions, or beside the type, as in responses."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools | None = None

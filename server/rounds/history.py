@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from hashlib import blake2b
 
-from protocol.messages import MAX_TOKENS_PER_MESSAGE, RememberRequest, Vocabulary
+from protocol.messages import MAX_TOKENS_PER_MESSAGE, RememberRequest
+from protocol.worker_info import Vocabulary
 from server.backend import GenerationRequest
 from server.fleet.failures import WorkerFailure
 from server.fleet.worker import Worker

@@ -9,7 +9,8 @@ from typing import Protocol
 
 from basics.names import MAX_DRAFT_TOKENS
 from protocol.errors import WireError
-from protocol.messages import Candidate, ModelInfo, StopReason, TargetSpeculation, VerifyResponse
+from protocol.messages import Candidate, StopReason, TargetSpeculation, VerifyResponse
+from protocol.worker_info import ModelInfo
 from server.backend import GenerationRequest, Round, RoundTimings
 from server.rounds.adaptive.candidates import gain_of, rows_of
 from server.rounds.adaptive.planner import RoundOutcome, RoundPlan, Times
@@ -125,7 +126,8 @@ class RoundLoop:
         steps = self._target.step_times
         verify = [steps.verify(1 + count) for count in range(draft_tokens + 1)] if plan.worker_chooses else None
         # One more than is drafted now, so that a longer γ can be tried for nothing.
-        lookahead = min(draft_tokens + (not plan.worker_chooses), MAX_DRAFT_TOKENS) if plan.lookahead else 0
+        ahead = plan.lookahead and speculating.drafts.ahead_times is not None
+        lookahead = min(draft_tokens + (not plan.worker_chooses), MAX_DRAFT_TOKENS) if ahead else 0
         draft = await speculating.drafts.draft(
             draft_tokens, num_candidates, self._remaining, seconds, verify, lookahead
         )
@@ -133,8 +135,8 @@ class RoundLoop:
             draft_tokens = draft.planned
         if self._looked_ahead and draft.candidates:
             self._count_prepared(speculating, draft, draft_tokens)
-        round_ = await self._verify(draft, draft_tokens, num_candidates, plan.lookahead)
-        self._looked_ahead = plan.lookahead
+        round_ = await self._verify(draft, draft_tokens, num_candidates, ahead)
+        self._looked_ahead = ahead
         return round_
 
     def _count_prepared(self, speculating: Speculating, draft: Draft, draft_tokens: int) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from basics.names import Strategy
-from protocol.messages import ModelInfo
 from protocol.target_rounds import is_greedy, may_be_drafted_for
+from protocol.worker_info import ModelInfo
 from server.backend import GenerationRequest
 from server.errors import ApiError, InvalidRequest, NotSupported
 

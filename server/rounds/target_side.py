@@ -7,7 +7,8 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import ExitStack, aclosing, asynccontextmanager
 
-from protocol.messages import Candidate, GenerateRequest, ModelInfo, TargetSpeculation, VerifyRequest, VerifyResponse
+from protocol.messages import Candidate, GenerateRequest, TargetSpeculation, VerifyRequest, VerifyResponse
+from protocol.worker_info import ModelInfo
 from server.errors import NoTarget
 from server.fleet.failures import Busy, Refused, SessionLost, TooLate, WorkerFailure
 from server.fleet.pool import Pool

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from protocol.messages import TokenizerInfo
+from protocol.worker_info import TokenizerInfo
 from server.errors import NoModelYet
 from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import Detokenizer, detokenizer_factory

@@ -8,7 +8,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from protocol.messages import TokenizerInfo
+from protocol.worker_info import TokenizerInfo
 
 
 class TextTokenizer:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Generic, TypeVar
 
 from draft_worker.service import DraftService
@@ -16,22 +16,19 @@ from protocol.messages import (
     GenerateRequest,
     Grammar,
     GrammarCheckRequest,
-    ModelInfo,
-    Ready,
     RememberRequest,
-    TokenizerInfo,
     VerifyRequest,
     VerifyResponse,
 )
-from server.fleet.checks import check_draft, check_generated, check_verify
-from server.fleet.failures import TooLate, WorkerFailure, WorkerUnreachable, failure_of
+from protocol.worker_info import ModelInfo, Ready, TokenizerInfo
+from server.fleet.calls import checked_rounds
+from server.fleet.checks import check_draft, check_verify
+from server.fleet.failures import TooLate, WorkerFailure, failure_of
 from target_worker.service import TargetService
 
 logger = logging.getLogger(__name__)
 S = TypeVar("S", DraftService, TargetService)
 T = TypeVar("T")
-
-_END_OF_STREAM_SECONDS = 0.5
 
 
 class LocalWorker(Generic[S]):
@@ -69,21 +66,14 @@ class LocalWorker(Generic[S]):
         check_verify(request, answer, vocabulary_size)
         return answer
 
-    async def generate(
-        self, request: GenerateRequest, seconds: float, vocabulary_size: int
-    ) -> AsyncIterator[VerifyResponse]:
+    def generate(self, request: GenerateRequest, seconds: float, vocabulary_size: int) -> AsyncIterator[VerifyResponse]:
+        return checked_rounds(self._rounds(request, seconds), request, vocabulary_size, self.url)
+
+    async def _rounds(self, request: GenerateRequest, seconds: float) -> AsyncGenerator[VerifyResponse, None]:
         assert isinstance(self.service, TargetService)
-        remaining = request.max_tokens
         async with aclosing(self.service.generate(request)) as rounds:
             while (answer := await self._within(seconds, anext(rounds, None))) is not None:
-                check_generated(request, remaining, answer, vocabulary_size)
-                remaining -= len(answer.token_ids)
                 yield answer
-                if answer.stop_reason is not None or remaining == 0:
-                    with suppress(TimeoutError, WireError):  # its end, so that closing it cancels nothing
-                        await asyncio.wait_for(anext(rounds, None), _END_OF_STREAM_SECONDS)
-                    return
-        raise WorkerUnreachable("cut", f"{self.url}: ended before it was done")
 
     async def check_grammar(self, grammar: Grammar, seconds: float) -> None:
         assert isinstance(self.service, TargetService)
@@ -99,7 +89,7 @@ class LocalWorker(Generic[S]):
         engine = self.service.engine
         if engine is None:
             raise WorkerFailure("error", f"{self.url}: drafts without a model and has no tokenizer")
-        return engine.tokenizer
+        return engine.model.tokenizer
 
     async def ready(self, seconds: float) -> Ready:
         return Ready(ready=self._failure is None, detail=self._failure or "ready")

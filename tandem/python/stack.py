@@ -140,7 +140,7 @@ class Workers:
         """Let go of what was loaded, where no event loop will do so."""
         for worker in self.here.values():
             if worker.service.engine is not None:
-                worker.service.engine.close(0.0)
+                worker.service.engine.model.close(0.0)
         self.here.clear()
         self.remove_folders()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from basics.names import MAX_CANDIDATES
+from basics.names import GREEDY_TEMPERATURE, MAX_CANDIDATES
 from basics.names import Strategy as StrategyName
 from protocol.errors import Unsupported
-from protocol.messages import Candidate, StrategyFacts
-from protocol.temperature import GREEDY_TEMPERATURE
+from protocol.messages import Candidate
+from protocol.worker_info import StrategyFacts
 from target_worker.strategies import deterministic, greedy, probabilistic, threshold
 from target_worker.strategies.drafts import Drafts, Judgement, Target
 
@@ -18,7 +18,7 @@ from target_worker.strategies.drafts import Drafts, Judgement, Target
 class Strategy:
     """`verify` judges B chains at once, one or several a request. `rejection`: how the log words a rejection.
 
-    The rest is what the target reports of it (protocol.messages.StrategyFacts). `emits_rejected`: a token that was
+    The rest is what the target reports of it (protocol.worker_info.StrategyFacts). `emits_rejected`: a token that was
     rejected may come in its own place; an engine that sees only what is emitted can't distinguish the two.
     """
 

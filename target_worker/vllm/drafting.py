@@ -12,8 +12,9 @@ from engines.vllm.engine import VllmEngine
 from engines.vllm.proposer.bound import EXTENSION
 from engines.vllm.proposer.options import PREFIX, SECTION
 from engines.vllm.reports import Reports
-from protocol.messages import Capabilities, GenerateRequest
+from protocol.messages import GenerateRequest
 from protocol.target_rounds import is_greedy, may_be_drafted_for
+from protocol.worker_info import Capabilities
 from target_worker.vllm.processor import CLASS
 
 logger = logging.getLogger(__name__)

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from basics.metrics import Watched
 from config.workers import TargetWorkerConfig
 from engines.channel import Channel
 from engines.drawing import RequestSampling
 from engines.vllm.start import VllmModel, load_model
-from protocol.messages import (
-    MAX_LOGPROBS,
-    GenerateRequest,
-    Grammar,
-    VerifyRequest,
-    VerifyResponse,
-)
+from protocol.messages import MAX_LOGPROBS, GenerateRequest, Grammar, VerifyRequest, VerifyResponse
 from target_worker.engine import UNREAD_ROUNDS, capabilities
 from target_worker.metrics import TargetMetrics
 from target_worker.strategies import STRATEGIES
@@ -50,6 +43,8 @@ def load_target(
         if drafting is not None:
             drafting.close()
         raise
+    if drafting is not None:
+        model.resources.callback(drafting.close)
     return VllmTarget(model, config.stall_timeout_ms / 1000, config.verbose, drafting)
 
 
@@ -60,10 +55,7 @@ class VllmTarget:
         self, model: VllmModel, stall_seconds: float, log_decisions: bool, drafting: TargetRounds | None = None
     ) -> None:
         """With `drafting`, vLLM drafts itself for the requests that ask for it and that it can do so for."""
-        self.info = model.info
-        self.tokenizer = model.tokenizer
-        self._model = model
-        self._engine = model.engine
+        self.model = model
         self._drafting = drafting
         self._stall_seconds = stall_seconds
         self._log_decisions = log_decisions
@@ -71,13 +63,13 @@ class VllmTarget:
     async def verify(
         self, request: VerifyRequest, ids: list[int], owner: int | None, deadline: float
     ) -> VerifyResponse:
-        grammar = await self._model.grammars.state(request.grammar, owner, deadline)
-        drawing = RequestSampling(request, ids, self._model.limits, grammar)
-        verification = VllmVerification(self._engine, request, drawing, self._log_decisions)
-        return await self._engine.run(verification.response(), deadline)
+        grammar = await self.model.grammars.state(request.grammar, owner, deadline)
+        drawing = RequestSampling(request, ids, self.model.limits, grammar)
+        verification = VllmVerification(self.model.engine, request, drawing, self._log_decisions)
+        return await self.model.engine.run(verification.response(), deadline)
 
     async def check_grammar(self, grammar: Grammar) -> None:
-        await self._model.grammars.compile(grammar)
+        await self.model.grammars.compile(grammar)
 
     def rounds(self) -> Channel[VerifyResponse]:
         return Channel(UNREAD_ROUNDS, lambda: None)
@@ -90,27 +82,13 @@ class VllmTarget:
         rounds: Channel[VerifyResponse],
         emitted: list[int],
     ) -> None:
-        grammar = await self._model.grammars.state(request.grammar, owner)
-        drawing = RequestSampling(request, ids, self._model.limits, grammar)
-        decoding = Decoding(self._engine, request, drawing, rounds, emitted, self._stall_seconds)
+        grammar = await self.model.grammars.state(request.grammar, owner)
+        drawing = RequestSampling(request, ids, self.model.limits, grammar)
+        decoding = Decoding(self.model.engine, request, drawing, rounds, emitted, self._stall_seconds)
         if grammar is not None:
             work = decoding.step_by_step()
         elif self._drafting is not None and (draft_tokens := self._drafting.draft_tokens(request)):
             work = decoding.with_drafts(self._drafting.reports, draft_tokens)
         else:
             work = decoding.stream()
-        await self._engine.run(work)
-
-    def disown(self, owner: int) -> None:
-        self._model.grammars.disown(owner)
-
-    def gauges(self) -> Sequence[Watched]:
-        return self._model.gauges()
-
-    def counters(self) -> Sequence[Watched]:
-        return []
-
-    def close(self, patience: float) -> None:
-        self._model.close(patience)
-        if self._drafting is not None:
-            self._drafting.close()
+        await self.model.engine.run(work)

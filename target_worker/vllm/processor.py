@@ -32,14 +32,16 @@ class VerdictProcessor(SamplingProcessor):
     vLLM's raw_logprobs are taken before, so that a row of NaN shows as a log-probability of NaN.
     """
 
-    def write(self, logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
+    @staticmethod
+    def write(logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
         token = draws.drawn.tokens[0]
         strategy = asked.get("strategy", "deterministic")
         if strategy != "deterministic":
             token = _emitted(STRATEGIES[strategy], draws, asked, row)
         _leave_only(logits, token)
 
-    def write_failure(self, logits: Tensor) -> None:
+    @staticmethod
+    def write_failure(logits: Tensor) -> None:
         # Every token that could be put here may be a right one, and what goes with it (raw_logprobs) is out of reach:
         # there is no way to fail this request alone. Places at which a grammar permits nothing are refused before
         # they come here (engines/drawing.py), so that a fault of the machine's or our own is left.

@@ -14,7 +14,7 @@ from draft_worker.runtime import engine as torch_engine
 from draft_worker.runtime.draft import draft_job
 from engines.runtime.jobs import Job
 from protocol.errors import ErrorBody
-from protocol.messages import ModelInfo
+from protocol.worker_info import ModelInfo
 from testing.wire import async_test, request
 from testing.worker_apps import drafter
 

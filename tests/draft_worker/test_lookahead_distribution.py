@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ class Engine:
             keys = noise.row_keys(torch.arange(RUNS).repeat_interleave(len(places)), stream, places.repeat(RUNS))
             hashed = noise.hash_ids(keys, torch.arange(VOCABULARY))
             self.noise[stream] = noise.gumbel_from_hash(hashed).view(RUNS, len(places), VOCABULARY).numpy()
-        self.info: Any = type("Info", (), {"step_seconds": []})
+        self.model: Any = SimpleNamespace(info=SimpleNamespace(step_seconds=[]))
 
     def _ranked(self, output: list[int], seed: int, stream: int = noise.DRAW) -> list[int]:
         """The tokens that may follow, the one that the noise draws first."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import uvicorn
 from starlette.requests import Request
 from starlette.responses import Response
 
+from protocol.errors import ErrorBody
 from serving.connection import HttpConnection
 
 H2C = "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
@@ -86,8 +88,14 @@ def test_requests_one_after_the_other_and_pipelined(port: int) -> None:
     assert [part in answer for part in (b"<POST q=1 one>", b"<POST q=2 two>", b"<POST q=3 three>")] == [True] * 3
 
 
-def test_what_is_not_http_is_refused(port: int) -> None:
-    assert talk(port, b"what\r\n\r\n", until=b"received.").startswith(b"HTTP/1.1 400")
+def test_what_is_not_http_is_refused_in_json(port: int) -> None:
+    answer = talk(port, b"what\r\n\r\n", until=b"}}")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\n")
+    assert f"content-length: {len(body)}\r\n".encode() in head
+    error = json.loads(body)["error"]
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, "invalid_http")
+    assert ErrorBody.model_validate_json(body).error.message == error["message"]
 
 
 @pytest.mark.parametrize("target", ["example.com:443", "/x"])

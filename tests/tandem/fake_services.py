@@ -14,7 +14,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from protocol.messages import DraftRequest, VerifyRequest
-from tandem.prompts import PROMPTS
+from tandem.doctor import PROMPTS
 
 WORDS = sorted({word for prompt in PROMPTS.values() for word, _ in Whitespace().pre_tokenize_str(prompt)})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from typing import Any
 
 import httpx
@@ -12,13 +11,11 @@ import pytest
 import torch
 
 from config.workers import TargetWorkerConfig
-from engines.runtime.jobs import Job
 from protocol.errors import ErrorBody
-from protocol.messages import ModelInfo, TokenizerInfo, VerifyResponse
+from protocol.messages import VerifyResponse
+from protocol.worker_info import ModelInfo, TokenizerInfo
 from target_worker.app import create_app
-from target_worker.runtime import engine as torch_engine
 from target_worker.runtime.engine import LoopTarget
-from target_worker.runtime.verify import verify_job
 from testing.fakes.runner import FakeRunner, hash_logits
 from testing.wire import async_test, pause, request
 from testing.worker_apps import Target, fake_engine, running, target
@@ -220,49 +217,6 @@ async def test_without_a_session_content_is_matched() -> None:
         answer = await worker.verify(ids=[*PROMPT * 4, 1], session_id=None)
         assert answer["cached_tokens"] == len(PROMPT) * 4
         assert answer["session_id"] is None
-
-
-@async_test
-async def test_a_batch_answers_each_item_on_its_own() -> None:
-    async with target() as worker:
-        good = request(PROMPT, candidates=[], session_id="a")
-        items: list[dict[str, Any]] = [
-            good,
-            {**good, "session_id": "b", "round": "x"},
-            request([1, 99], candidates=[], session_id="c"),
-            request(PROMPT, held=2, candidates=[], session_id="d"),
-            {**good, "session_id": "e"},
-        ]
-        status, body = await worker.post("/v1/verify/batch", {"items": items})
-        assert status == 200
-        answers = body["items"]
-        assert [(item["error"] or {}).get("field") for item in answers] == [
-            None,
-            "round",
-            "context.token_ids.1",
-            "context.start",
-            None,
-        ]
-        assert [(item["error"] or {}).get("status") for item in answers] == [None, 422, 400, 409, None]
-        assert answers[0]["response"]["token_ids"] == answers[4]["response"]["token_ids"]
-        status, body = await worker.post("/v1/verify/batch", {"items": []})
-        assert (status, body["error"]["field"]) == (422, "items")
-        status, body = await worker.post("/v1/verify/batch", {"items": [good], "extra": 1})
-        assert (status, body["error"]["field"]) == (422, "extra")
-
-
-@async_test
-async def test_the_items_of_a_batch_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow_job(*args: Any) -> Job[VerifyResponse]:
-        time.sleep(0.01)  # in which a pass would begin with the items before
-        return verify_job(*args)
-
-    monkeypatch.setattr(torch_engine, "verify_job", slow_job)
-    async with target() as worker:
-        items = [request([place, 5], candidates=[], session_id=f"s{place}") for place in range(4)]
-        status, body = await worker.post("/v1/verify/batch", {"items": items})
-        assert (status, [item["error"] for item in body["items"]]) == (200, [None] * 4)
-        assert [len(rows) for rows in worker.runner.passes] == [4]
 
 
 @async_test

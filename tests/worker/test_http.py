@@ -36,7 +36,7 @@ class Served:
     def __init__(self, port: int, runner: FakeRunner, engine: LoopTarget) -> None:
         self.port = port
         self.runner = runner
-        self.loop = engine._loop
+        self.loop = engine.model.loop
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         connection = socket.socket()
@@ -79,7 +79,7 @@ async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
         )
         serving = asyncio.create_task(server.serve([listening]))
         await until(lambda: server.started)
-        await until(lambda: engine._loop.alive)
+        await until(lambda: engine.model.loop.alive)
         try:
             yield Served(listening.getsockname()[1], runner, engine)
         finally:

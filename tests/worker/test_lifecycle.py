@@ -14,7 +14,7 @@ from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft
 from engines.vllm import versions
 from protocol.errors import NotReady
-from protocol.messages import ModelInfo
+from protocol.worker_info import ModelInfo
 from target_worker.app import create_app as create_target
 from testing.wire import async_test, pause
 from worker.lifecycle import Lifecycle

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -56,6 +56,18 @@ class Table:
         call = await self.sessions.start(message, work)
         await asyncio.sleep(0)
         return call
+
+
+def until_cancelled_and(release: asyncio.Event) -> Callable[[Session[None]], Awaitable[None]]:
+    """Work that waits to be cancelled, and then for `release` before it ends."""
+
+    async def work(session: Session[None]) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await release.wait()
+
+    return work
 
 
 @async_test
@@ -187,13 +199,7 @@ async def test_of_several_newer_rounds_the_newest_is_served() -> None:
     table = Table()
     release = asyncio.Event()
 
-    async def stubborn(session: Session[None]) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await release.wait()
-
-    await table.sessions.start(verify_request([1], round=1), stubborn)
+    await table.sessions.start(verify_request([1], round=1), until_cancelled_and(release))
     await asyncio.sleep(0)
     newer = [asyncio.ensure_future(table.call(verify_request([1, i], round=i))) for i in (2, 4, 3)]
     await asyncio.sleep(0)
@@ -209,13 +215,7 @@ async def test_a_call_that_will_not_end_costs_the_next_only_its_deadline() -> No
     table = Table()
     release = asyncio.Event()
 
-    async def stubborn(session: Session[None]) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await release.wait()
-
-    await table.sessions.start(verify_request([1], round=1), stubborn)
+    await table.sessions.start(verify_request([1], round=1), until_cancelled_and(release))
     await asyncio.sleep(0)
     with pytest.raises(DeadlineExceeded):
         await table.call(verify_request([1], round=2, deadline_ms=20))
@@ -256,13 +256,7 @@ async def test_a_retry_that_meets_the_call_its_caller_left_is_served_anew() -> N
     table = Table()
     release = asyncio.Event()
 
-    async def slow_to_end(session: Session[None]) -> None:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await release.wait()
-
-    call = await table.sessions.start(verify_request([1, 2]), slow_to_end)
+    call = await table.sessions.start(verify_request([1, 2]), until_cancelled_and(release))
     first = asyncio.ensure_future(table.sessions.result(call))
     await asyncio.sleep(0)
     first.cancel()

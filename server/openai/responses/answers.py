@@ -1,4 +1,4 @@
-"""The answer of POST /v1/responses, and the events that it is streamed in, as OpenAI shapes them."""
+"""The answer of POST /v1/responses, and the events of its stream, in OpenAI's form."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class OutputCall(BaseModel):
 
 
 class OutputReasoning(BaseModel):
-    """What the model thought, as it is."""
+    """The model's thought, unabridged."""
 
     type: Literal["reasoning"] = "reasoning"
     id: str
@@ -59,7 +59,7 @@ class InputDetails(BaseModel):
 
 
 class OutputDetails(BaseModel):
-    """`accepted` ones are part of output_tokens; `rejected` ones are not."""
+    """output_tokens includes the accepted draft tokens and not the rejected ones."""
 
     reasoning_tokens: int
     accepted_prediction_tokens: int
@@ -84,7 +84,7 @@ class Incomplete(BaseModel):
 
 
 class ResponseObject(BaseModel):
-    """What was asked for comes back in it, defaults filled in; nothing of it is stored."""
+    """The request's fields are repeated in it, with defaults filled in; nothing is stored."""
 
     id: str
     object: Literal["response"] = "response"

@@ -1,4 +1,4 @@
-"""From a Responses request to the chat request that it amounts to."""
+"""From a Responses request to the equivalent chat request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OWN_NAMES = (
 
 
 def as_chat(body: schema.ResponsesRequest) -> chat.ChatCompletionRequest:
-    """Raises InvalidRequest or NotSupported, in the words of `body`."""
+    """Raises InvalidRequest or NotSupported, with the field names of `body`."""
     conversation = list(_messages(body))
     if not conversation:
         raise InvalidRequest("'input' must not be empty", param="input")
@@ -57,7 +57,7 @@ def as_chat(body: schema.ResponsesRequest) -> chat.ChatCompletionRequest:
 
 @contextmanager
 def own_words(body: schema.ResponsesRequest) -> Iterator[None]:
-    """Errors about the chat request become errors about `body`, that it was made from."""
+    """Turns errors about the chat request into errors about `body`, which it was made from."""
     try:
         yield
     except ApiError as error:
@@ -66,19 +66,20 @@ def own_words(body: schema.ResponsesRequest) -> Iterator[None]:
         for theirs, ours in _OWN_NAMES:
             error.message = error.message.replace(f"'{theirs}", f"'{ours}")
             if error.param is not None and error.param.startswith(theirs):
-                error.param = ours
+                within = error.param.removeprefix(theirs) if theirs.endswith(".schema") else ""
+                error.param = ours + within
         if error.param is not None and error.param.startswith("tools["):
             error.param = _own_tool(error.param, body.tools or ())
         raise
 
 
 def _size_of_input(body: schema.ResponsesRequest) -> int:
-    """In characters of JSON, to name the part that makes a prompt too long."""
+    """Characters of JSON, to find out which part makes a prompt too long."""
     return len(exact_json.dumps(body.model_dump(include={"input"}, exclude_unset=True)))
 
 
 def _own_tool(param: str, tools: Sequence[schema.Tool]) -> str:
-    """A tool of the chat request, which are those that can be called, as the tool of `tools` that it was."""
+    """The field of a tool in `tools` for its field in the chat request, which has only the tools that can be called."""
     index, _, rest = param.removeprefix("tools[").partition("]")
     callable_ones = [own for own, tool in enumerate(tools) if isinstance(tool, schema.FunctionTool)]
     return f"tools[{callable_ones[int(index)]}]{rest.replace('.function.', '.')}"
@@ -100,9 +101,9 @@ def _messages(body: schema.ResponsesRequest) -> Iterator[messages.Message]:
                 yield from turn.ended()
             thought = (turn.thought or "") + "".join(part.text for part in item.content or ())
             turn.thought = thought or None
-        elif isinstance(item, items.FunctionCall):
+        elif isinstance(item, items.FunctionCallItem):
             turn.calls.append(_call(item))
-        elif isinstance(item, items.AssistantMessage):
+        elif isinstance(item, items.SentBackMessage):
             if turn.text is not None or turn.calls:
                 yield from turn.ended()
             turn.text = _text(item.content, f"{param}.content")
@@ -113,7 +114,7 @@ def _messages(body: schema.ResponsesRequest) -> Iterator[messages.Message]:
 
 
 class _Turn:
-    """What the model did in one turn: to a template a thought, a text and calls are one message."""
+    """One turn of the model: to a template, thought, text and calls are one message."""
 
     def __init__(self) -> None:
         self._clear()
@@ -134,7 +135,7 @@ class _Turn:
         self._clear()
 
 
-def _other(item: items.Message | items.FunctionCallOutput, param: str) -> messages.Message:
+def _other(item: items.InputMessage | items.FunctionCallOutput, param: str) -> messages.Message:
     if isinstance(item, items.FunctionCallOutput):
         content = _text(item.output, f"{param}.output")
         return messages.ToolMessage(role="tool", content=content, tool_call_id=item.call_id)
@@ -145,7 +146,7 @@ def _other(item: items.Message | items.FunctionCallOutput, param: str) -> messag
 
 
 def _text(content: items.OptionalContent, param: str) -> str:
-    """Parts are joined as those of chat messages are. Raises NotSupported."""
+    """Joins parts like those of chat messages. Raises NotSupported."""
     if content is None or isinstance(content, str):
         return content or ""
     pieces: list[str] = []
@@ -157,7 +158,7 @@ def _text(content: items.OptionalContent, param: str) -> str:
     return "\n".join(pieces)
 
 
-def _call(item: items.FunctionCall) -> messages.ToolCall:
+def _call(item: items.FunctionCallItem) -> messages.ToolCall:
     return messages.ToolCall(id=item.call_id, function=messages.FunctionCall(name=item.name, arguments=item.arguments))
 
 
@@ -170,7 +171,7 @@ def _choice(choice: schema.ToolChoice | None) -> tool_choice.ToolChoice | None:
 
 
 def _tools(tools: list[schema.Tool] | None) -> list[chat.Tool]:
-    """Those that can be called. Agents always list others too: left out of the prompt, they are not called."""
+    """The tools that can be called. Agents always list others too, which are left out of the prompt."""
     found = []
     skipped = []
     for tool in tools or ():

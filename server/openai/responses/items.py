@@ -1,4 +1,4 @@
-"""What a conversation is made of: the items of `input`. Those of an answer may be sent back as they came.
+"""The items of `input`. The items of an answer may be sent back unchanged.
 
 Unknown fields inside them are ignored, as in chat messages.
 """
@@ -16,7 +16,7 @@ from server.openai.messages import RefusalPart, Sent, TextPart, typed
 def by_type(tags: Mapping[str, str], untyped: str = "other") -> Discriminator:
     """Of a union's members, the one tagged for the value's `type`; what no tag is for is other.
 
-    So an answer can say that something is not supported here, rather than that it is malformed.
+    So an error can say that something is not supported, rather than that it is malformed.
     """
 
     def tag(value: Any) -> str:
@@ -32,7 +32,7 @@ Status = Literal["in_progress", "completed", "incomplete"]
 
 
 class OtherPart(Sent):
-    """Images and files: known, so that the answer can say what is wrong."""
+    """An image or a file: recognised, so that the error can say that it is not supported."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     type: str
@@ -44,24 +44,24 @@ Part = Annotated[
     BeforeValidator(typed),
 ]
 Content = str | Annotated[list[Part], Field(min_length=1, fail_fast=True)]
-# Where there may be nothing to say, [] and null are nothing.
+# [] and null mean: no content.
 OptionalContent = str | Annotated[list[Part], Field(fail_fast=True)] | None
 
 
-class Message(Sent):
+class InputMessage(Sent):
     type: Literal["message"] | None = "message"
     role: Literal["user", "system", "developer"]
     content: Content
 
 
-class AssistantMessage(Sent):
+class SentBackMessage(Sent):
     type: Literal["message"] | None = "message"
     role: Literal["assistant"]
     content: OptionalContent = None
 
 
-class FunctionCall(Sent):
-    """`arguments`: JSON's text, or what there is of it where an answer was cut short."""
+class FunctionCallItem(Sent):
+    """`arguments` is JSON as text, or the beginning of it if the answer was cut."""
 
     type: Literal["function_call"]
     call_id: str
@@ -81,22 +81,22 @@ class Thought(Sent):
 
 
 class Reasoning(Sent):
-    """`content` goes to the template, if that takes it; summaries and encrypted parts do not."""
+    """`content` goes to the template if it uses thoughts; summaries and encrypted parts do not."""
 
     type: Literal["reasoning"]
     content: Annotated[list[Thought], Field(fail_fast=True)] | None = None
 
 
 class OtherItem(Sent):
-    """Calls of OpenAI's own tools, and references to what it stored."""
+    """A call of one of OpenAI's own tools, or a reference to something that OpenAI stored: not supported."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     type: str
 
 
 InputItem = Annotated[
-    Annotated[Annotated[Message | AssistantMessage, Field(discriminator="role")], Tag("message")]
-    | Annotated[FunctionCall, Tag("function_call")]
+    Annotated[Annotated[InputMessage | SentBackMessage, Field(discriminator="role")], Tag("message")]
+    | Annotated[FunctionCallItem, Tag("function_call")]
     | Annotated[FunctionCallOutput, Tag("function_call_output")]
     | Annotated[Reasoning, Tag("reasoning")]
     | Annotated[OtherItem, Tag("other")],

@@ -1,4 +1,4 @@
-"""Builds an answer's output items from what is read of the text, telling each step as an event."""
+"""Builds an answer's output items as the text is read, with an event for each step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from server.reading.events import CallArguments, CallStart, Content, Event, Thou
 
 
 class Output:
-    """`items` so far; the last one may still be open. An item ends where one of another kind, or a call, begins."""
+    """`items` so far; the last may still be open. An item ends when a call, or an item of another kind, begins."""
 
     def __init__(self) -> None:
         self.items: list[OutputItem] = []
@@ -38,11 +38,11 @@ class Output:
 
     @property
     def reasoning(self) -> str:
-        """All that was thought."""
+        """The whole thought."""
         return "".join(item.content[0].text for item in self.items if isinstance(item, OutputReasoning))
 
     def feed(self, events: Sequence[Event], logprobs: Sequence[ChatLogprob] = ()) -> list[ServerEvent]:
-        """`logprobs` go with the next text that is shown: an answer with log-probabilities is text alone."""
+        """`logprobs` belong to the next text shown; an answer with log-probabilities has text items only."""
         self._logprobs += logprobs
         sent: list[ServerEvent] = []
         for event in events:
@@ -58,7 +58,7 @@ class Output:
         return sent
 
     def finish(self, status: Status) -> list[ServerEvent]:
-        """The text is over: without any there is an empty message. `status` is the last item's."""
+        """The text is over; if there was none, there is an empty message. `status` is the last item's."""
         sent: list[ServerEvent] = []
         if not self.items or self._logprobs:
             sent += self._text("")

@@ -1,4 +1,4 @@
-"""A Responses answer, whole and as a stream of events: both are made by the same steps."""
+"""A Responses answer, whole or as a stream of events; both take the same steps."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ResponseEvents:
         )
 
     def failure(self, error: ApiError) -> list[BaseModel]:
-        """The client may have seen nothing but comments so far: its stream still begins as every stream."""
+        """The client may have received only comments so far; its stream still begins like every stream."""
         opening = [] if self._opened else self.opening()
         response = self._response("failed")
         code = "rate_limit_exceeded" if error.status == 429 else "server_error"
@@ -81,7 +81,7 @@ class ResponseEvents:
         return [*opening, *self._numbered([LifecycleEvent(type="response.failed", response=response)])]
 
     def finished(self) -> ResponseObject:
-        """The answer, once its last delta was fed."""
+        """The answer, after its last delta."""
         plan = self._plan
         response = self._response("incomplete" if self._incomplete else "completed")
         response.usage = self._usage()

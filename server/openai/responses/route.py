@@ -30,7 +30,7 @@ async def responses(
     gateway: Annotated[Gateway, Depends(gateway_of)],
     body: Annotated[ResponsesRequest, Depends(body_of(ResponsesRequest))],
 ) -> Response:
-    """Answers a conversation, whole or as server-sent events; every call brings all of it, as nothing is stored."""
+    """Answers a conversation, whole or as server-sent events. Nothing is stored: every call brings the whole of it."""
     with own_words(body):
         origin = origin_of(request)
         model = served(gateway, body.model)

@@ -1,4 +1,4 @@
-"""The request of POST /v1/responses. Its stateful fields are refused, unless their value asks for nothing."""
+"""The request of POST /v1/responses. Stateful fields are refused, unless their value changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class FunctionTool(Sent):
 
 
 class OtherTool(Sent):
-    """One that OpenAI would run itself, or that writes something else than JSON: it is not shown to the model."""
+    """A tool that OpenAI runs itself, or whose arguments are not JSON. The model does not see it."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     type: str
@@ -36,7 +36,7 @@ Tool = Annotated[
 
 
 class OtherChoice(Request):
-    """A choice of one of those."""
+    """The choice of such a tool."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
     type: str
@@ -66,7 +66,7 @@ class PlainFormat(Request):
 
 class TextOptions(Request):
     format: Annotated[SchemaFormat | PlainFormat, Field(discriminator="type")] | None = None
-    verbosity: Literal["medium"] | None = Field(default=None, description="OpenAI's default alone")
+    verbosity: Literal["medium"] | None = Field(default=None, description="only OpenAI's default")
 
 
 class ReasoningOptions(Request):
@@ -74,14 +74,14 @@ class ReasoningOptions(Request):
         default=None, description="for models whose chat template reads it; ignored by others"
     )
     summary: Literal["auto", "concise", "detailed", "none"] | None = Field(
-        default=None, description="accepted; thoughts are shown, not summarised"
+        default=None, description="accepted; thoughts are never summarised"
     )
     generate_summary: Literal["auto", "concise", "detailed"] | None = Field(default=None, description="as summary")
     context: Literal["auto"] | None = Field(default=None, description="the thoughts in `input` go to the template")
     mode: Literal["standard"] | None = None
 
 
-class StreamOptions(Request):
+class ResponseStreamOptions(Request):
     include_obfuscation: bool | None = Field(default=None, description="accepted; nothing is padded here")
 
 
@@ -125,10 +125,8 @@ class ResponsesRequest(SamplingOptions):
             ]
         ]
         | None
-    ) = Field(
-        default=None, max_length=64, description="all but the log-probabilities are of things that never come up here"
-    )
+    ) = Field(default=None, max_length=64, description="only the log-probabilities have an effect")
     top_logprobs: Annotated[int, Field(ge=0, le=20), Whole] | None = None
     chat_template_kwargs: dict[str, JsonValue] | None = Field(default=None, max_length=64)
-    stream_options: StreamOptions | None = None
-    client_metadata: dict[str, JsonValue] | None = Field(default=None, description="Codex's; accepted, without effect")
+    stream_options: ResponseStreamOptions | None = None
+    client_metadata: dict[str, JsonValue] | None = Field(default=None, description="sent by Codex; accepted, no effect")

@@ -7,8 +7,8 @@ from collections.abc import Generator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
+from server.reading.tools.call_reader import CallReader, Verdict
 from server.reading.tools.choice import MAX_NAME_LENGTH, NAME_CHARACTERS
-from server.reading.tools.reader import Verdict
 from server.text import exact_json
 
 _KINDS: dict[type, str] = {
@@ -34,21 +34,17 @@ class _Broken(Exception):
         self.unread = unread
 
 
-class _ArgumentReader:
-    """A server.reading.tools.call_readers.CallReader, as a generator that is sent the characters.
+class _ArgumentReader(CallReader):
+    """A generator that is sent the characters.
 
     Once certain, a call that goes on as none should ends there: its arguments are closed.
     """
 
     def __init__(self, functions: Mapping[str, Any]) -> None:
+        super().__init__()
         self._functions = functions
-        self._fragment: list[str] = []
         self._raw: list[str] = []  # what has come of a value whose kind only its end tells
         self._keys = 0
-        self.name: str | None = None
-        self.found: str | None = None
-        self.id: str | None = None
-        self.unread = ""
         self._steps = self._guarded()
         next(self._steps)
 
@@ -59,11 +55,6 @@ class _ArgumentReader:
             verdict: Verdict = end.value
             return verdict
         return "more"
-
-    def take_fragment(self) -> str:
-        fragment = "".join(self._fragment)
-        self._fragment.clear()
-        return fragment
 
     def cut(self) -> None:
         self._fragment += self._raw

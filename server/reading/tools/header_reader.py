@@ -6,57 +6,25 @@ import re
 from collections.abc import Container
 from typing import Literal
 
+from server.reading.tools.call_reader import Brackets, CallReader, Verdict
 from server.reading.tools.choice import MAX_NAME_LENGTH, NAME_CHARACTERS
 from server.reading.tools.formats import CallFormat
-from server.reading.tools.reader import Verdict
 
 _NUMBERED = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?", re.DOTALL)
 _MAX_WRITTEN = MAX_NAME_LENGTH + 32
 
 
-class Braces:
-    """Finds the end of a JSON object or list, be it valid JSON or not, by its brackets alone."""
-
-    def __init__(self) -> None:
-        self._depth = 0
-        self._quoted = self._escaped = False
-
-    def ends_with(self, character: str) -> bool:
-        """Whether this character, the first of them a bracket, closes the outermost bracket."""
-        if self._escaped:
-            self._escaped = False
-        elif self._quoted:
-            self._escaped = character == "\\"
-            self._quoted = character != '"'
-        elif character == '"':
-            self._quoted = True
-        elif character in "{[":
-            self._depth += 1
-        elif character in "}]":
-            self._depth -= 1
-        return self._depth == 0 and not self._quoted
-
-
-class HeaderReader:
-    """A server.reading.tools.call_readers.CallReader. Certain from the brace that opens the arguments on."""
+class HeaderReader(CallReader):
+    """Certain from the brace that opens the arguments on."""
 
     def __init__(self, form: CallFormat, names: Container[str]) -> None:
+        super().__init__()
         self._form = form
         self._names = names
         self._where: Literal["before", "name", "after", "brace", "arguments"] = "before" if form.before else "name"
         self._mark = ""
         self._written = ""
-        self._braces = Braces()
-        self._fragment: list[str] = []
-        self.name: str | None = None
-        self.found: str | None = None
-        self.id: str | None = None
-        self.unread = ""
-
-    def take_fragment(self) -> str:
-        fragment = "".join(self._fragment)
-        self._fragment.clear()
-        return fragment
+        self._brackets = Brackets()
 
     def cut(self) -> None:
         """Nothing is held back."""
@@ -79,7 +47,7 @@ class HeaderReader:
 
     def _argument(self, character: str) -> Verdict:
         self._fragment.append(character)
-        return "call" if self._braces.ends_with(character) else "more"
+        return "call" if self._brackets.ends_with(character) else "more"
 
     def _literal(self, character: str) -> Verdict:
         self._mark += character

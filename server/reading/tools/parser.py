@@ -9,8 +9,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from server.reading.events import CallArguments, CallStart, Content
-from server.reading.tools.call_readers import reader_of
+from server.reading.tools.argument_readers import BracesReader, PairsReader, ParametersReader
+from server.reading.tools.call_reader import CallReader
 from server.reading.tools.formats import CallFormat
+from server.reading.tools.header_reader import HeaderReader
+from server.reading.tools.json_reader import JsonReader
 
 Event = Content | CallStart | CallArguments
 
@@ -274,3 +277,20 @@ def collect(events: list[Event]) -> Parsed:
         elif isinstance(event, CallArguments):
             calls[event.index].arguments += event.text
     return Parsed(content or None, calls)
+
+
+def reader_of(form: CallFormat, functions: Mapping[str, Any]) -> CallReader:
+    """`functions`: the schema of each function's arguments, by its name."""
+    match form.style:
+        case "json":
+            return JsonReader(functions)
+        case "header":
+            return HeaderReader(form, functions)
+        case "parameters":
+            return ParametersReader(functions)
+        case "pairs":
+            return PairsReader(functions)
+        case "braces":
+            return BracesReader(functions, form.quote)
+        case "channels":
+            raise ValueError("messages in channels are read by server.reading.harmony")

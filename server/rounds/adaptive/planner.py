@@ -8,7 +8,6 @@ from server.fleet.times import Average, DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
 from server.rounds.adaptive.lookahead import LookaheadChoice
-from server.rounds.adaptive.pace import Pace
 
 # Credit: tokens of plain decoding, that is, the time they take.
 _FIRST_CREDIT = 12.0
@@ -24,8 +23,37 @@ _PLAIN_SAMPLE = 4
 _ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
 _HYSTERESIS = 1.03
+_PRIOR_ROUNDS = 3.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
+
+
+class Pace:
+    """How fast rounds are whose drafts the worker chose: tokens and seconds of all of them, older ones fading.
+
+    `prior` counts as much as three rounds.
+    """
+
+    def __init__(self, fading: float, prior: Pace | None = None) -> None:
+        self._fading = fading
+        self._prior = prior
+        self._rounds = self._tokens = self._seconds = 0.0
+
+    def observe(self, tokens: int, seconds: float) -> None:
+        if self._prior is not None:
+            self._prior.observe(tokens, seconds)
+        self._rounds = self._rounds * self._fading + 1.0
+        self._tokens = self._tokens * self._fading + tokens
+        self._seconds = self._seconds * self._fading + seconds
+
+    def seconds_a_token(self, plain: float) -> float:
+        """Half of plain decoding's while nothing is known."""
+        tokens, seconds = self._tokens, self._seconds
+        prior = self._prior
+        if prior is None or not prior._rounds:
+            return (seconds + _PRIOR_ROUNDS * plain) / (tokens + 2.0 * _PRIOR_ROUNDS)
+        weight = _PRIOR_ROUNDS / prior._rounds
+        return (seconds + weight * prior._seconds) / (tokens + weight * prior._tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from engines.sampling import cuts
 from engines.sampling.draw import draw
-from engines.sampling.errors import NanLogits, NoTokenLeft, UnusableLogits
-from engines.sampling.process import process
+from engines.sampling.process import NanLogits, NoTokenLeft, UnusableLogits, process
 from engines.sampling.rows import SamplingRow
 from tests.engines.sampling.helpers import sampling_row
 

@@ -90,3 +90,22 @@ async def until(condition: Any, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
+
+
+def counted(fleet: Fleet, name: str) -> float:
+    return sum(
+        sample.value
+        for collector in fleet.collectors()
+        for family in collector.collect()
+        for sample in family.samples
+        if sample.name == name
+    )
+
+
+async def hang() -> None:
+    await asyncio.sleep(100)
+
+
+def set_to(**values: Any) -> Any:
+    """A fault of a worker: these fields of its answer are other ones."""
+    return lambda answer: {**answer, **values}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from basics.breaker import Breaker
-from protocol.messages import TokenizerInfo
+from protocol.worker_info import TokenizerInfo
 from server.fleet.client import WorkerClient
 from server.fleet.compatibility import differences
 from server.fleet.metrics import FleetMetrics

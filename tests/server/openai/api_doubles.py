@@ -14,8 +14,9 @@ from openai import AsyncOpenAI, OpenAI
 from prometheus_client.registry import Collector
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from protocol.messages import Capabilities, Grammar, ModelInfo, Sampling, TokenizerInfo, TokenLogprob, Vocabulary
-from server.backend import DrafterState, GenerationRequest, Round, RoundTimings, ServedModel
+from protocol.messages import Grammar, Sampling, TokenLogprob
+from protocol.worker_info import Capabilities, ModelInfo, TokenizerInfo, Vocabulary
+from server.backend import DrafterState, GenerationRequest, GrammarFault, Round, RoundTimings, ServedModel
 from server.errors import NoModelYet
 
 TEMPLATE = (
@@ -117,6 +118,7 @@ class ScriptedBackend:
     requests: list[GenerationRequest] = field(default_factory=list)
     checked: list[Grammar] = field(default_factory=list)
     fault: str | None = None
+    fault_place: str = ""
     closed: list[str] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
 
@@ -137,9 +139,9 @@ class ScriptedBackend:
         for round in split(token_ids[: request.max_tokens], self.tokens_a_round, request.logprobs):
             yield round
 
-    async def grammar_fault(self, grammar: Grammar) -> str | None:
+    async def grammar_fault(self, grammar: Grammar) -> GrammarFault | None:
         self.checked.append(grammar)
-        return self.fault
+        return GrammarFault(self.fault, self.fault_place) if self.fault is not None else None
 
     def model(self) -> ServedModel:
         if self.served is None:
@@ -235,3 +237,8 @@ class Running:
 
 
 Start = Callable[..., Running]
+
+
+def prompt_of(running: Running) -> str:
+    """The prompt of the request that came last, as text."""
+    return TOKENIZER.decode(running.backend.requests[-1].prompt, skip_special_tokens=False)

@@ -181,26 +181,36 @@ def test_unknown_fields_are_named(gateway: Running) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"stop": 5}, "Invalid value for 'stop': should be a valid string or a list"),
+        ({"stop": 5}, "Invalid value for 'stop': must be a string or a list"),
         (
             {"messages": [{"role": "user", "content": 5}]},
-            "Invalid value for 'messages[0].content': should be a valid string or a list",
+            "Invalid value for 'messages[0].content': must be a string or a list",
         ),
         (
             {"messages": [{"role": "user", "content": []}]},
-            "Invalid value for 'messages[0].content': List should have at least 1 item after validation, not 0",
+            "Invalid value for 'messages[0].content': must be a string or a list of 1 or more",
         ),
-        ({"speculative": "on"}, "Invalid value for 'speculative': should be an object"),
-        ({"messages": [5]}, "Invalid value for 'messages[0]': should be an object"),
+        ({"speculative": "on"}, "Invalid value for 'speculative': must be an object"),
+        ({"temperature": 2.5}, "Invalid value for 'temperature': must be at most 2"),
+        ({"max_tokens": 0}, "Invalid value for 'max_tokens': must be at least 1"),
+        ({"n": 1.5}, "Invalid value for 'n': must be an integer"),
+        ({"stream": "yes"}, "Invalid value for 'stream': must be true or false"),
+        ({"logit_bias": {"1": "x"}}, "Invalid value for 'logit_bias.1': must be a number"),
+        ({"prediction": {"type": "x", "content": ""}}, "Invalid value for 'prediction.type': must be 'content'"),
+        (
+            {"response_format": {"type": "x"}},
+            "Invalid value for 'response_format.type': must be one of 'text', 'json_object' or 'json_schema'",
+        ),
+        ({"messages": [5]}, "Invalid value for 'messages[0]': must be an object"),
         ({"messages": [{"content": "Hi"}]}, "Missing required parameter: 'messages[0].role'."),
         (
             {"tool_choice": 5},
-            "Invalid value for 'tool_choice': should be 'none', 'auto', 'required' or 'any' or an object",
+            "Invalid value for 'tool_choice': must be one of 'none', 'auto', 'required' or 'any' or an object",
         ),
         (
             {"messages": [{"role": "robot"}]},
             "Invalid value for 'messages[0].role': "
-            "should be one of 'system', 'developer', 'user', 'assistant', 'tool', 'function'",
+            "must be one of 'system', 'developer', 'user', 'assistant', 'tool', 'function'",
         ),
     ],
 )

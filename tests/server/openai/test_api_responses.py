@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from api_doubles import END, MODEL, TOKENIZER, Running, ScriptedBackend, Start, make_round, served_model
+from api_doubles import END, MODEL, TOKENIZER, Running, ScriptedBackend, Start, make_round, prompt_of, served_model
 from pydantic import BaseModel
 from test_api_tools import CALL, THINK_TEMPLATE, TOOL_TEMPLATE, TWO, model
 
@@ -42,10 +42,6 @@ def tools(start_session: Start, backend: ScriptedBackend) -> Running:
 @pytest.fixture(scope="module")
 def thinker(start_session: Start) -> Running:
     return start_session(ScriptedBackend(text="hm, well</think>\n\nyes", served=model(THINK_TEMPLATE)))
-
-
-def prompt_of(running: Running) -> str:
-    return TOKENIZER.decode(running.backend.requests[-1].prompt, skip_special_tokens=False)
 
 
 def refused(running: Running, **changes: Any) -> dict[str, Any]:
@@ -230,6 +226,9 @@ def test_parse_gives_the_model_back(start: Start) -> None:
     running.backend.fault = "no such type"
     error = refused(running, text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "x"}}})
     assert (error["param"], error["code"]) == ("text.format", "invalid_grammar")
+    running.backend.fault_place = "properties.x"
+    error = refused(running, text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "x"}}})
+    assert error["param"] == "text.format.schema.properties.x"
 
 
 def test_logprobs_come_with_the_text(gateway: Running) -> None:

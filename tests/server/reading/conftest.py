@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from protocol.messages import TokenizerInfo, Vocabulary
+from protocol.worker_info import TokenizerInfo, Vocabulary
 from server.text.model import TextModel
 
 

@@ -19,7 +19,8 @@ from draft_worker.drafters.history import HistoryDrafter
 from draft_worker.drafters.lookup import LookupDrafter
 from draft_worker.engine import Drafted
 from draft_worker.memory import AnswerMemory
-from protocol.messages import Candidate, DraftRequest, DraftTimings, StepTime
+from protocol.messages import Candidate, DraftRequest, DraftTimings
+from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.planner import AdaptivePlanner, PairState, RoundOutcome, Times
 from worker.session import Session

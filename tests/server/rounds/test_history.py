@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import Vocabulary
+from protocol.worker_info import Vocabulary
 from server.fleet.transport import Transport
 from server.rounds.history import scope_of
 from testing.fakes.worker import FakeWorker

@@ -5,46 +5,19 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_pair import EXACT, MESSAGES
 
 import tandem
-from tandem import AsyncTandem, Misuse, ModelUnavailable, RequestFailed, Tandem
-from testing.in_process import Stack, running_stack
-from testing.tiny_models import make_tiny_model
-
-EXACT: dict[str, Any] = {"device": "cpu", "batch_invariant": True, "target_options": {"slots": 16}}
-MESSAGES = [{"role": "user", "content": "What is the capital of France?"}]
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "target", layers=3)
-
-
-@pytest.fixture(scope="module")
-def draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("models") / "draft", layers=2, seed=1)
-
-
-@pytest.fixture(scope="module")
-def t(bitwise: None, target: Path, draft: Path) -> Iterator[Tandem]:
-    with Tandem(target, draft=draft, **EXACT) as t:
-        yield t
-
-
-@pytest.fixture(scope="module")
-def server(bitwise: None, target: Path, draft: Path) -> Iterator[Stack]:
-    with running_stack(target, draft) as stack:
-        yield stack
+from tandem import AsyncTandem, Misuse, RequestFailed, Tandem
+from testing.in_process import Stack
 
 
 def local(t: Tandem, role: str) -> Any:
@@ -57,7 +30,7 @@ def idle(t: Tandem, seconds: float = 10.0) -> bool:
     services = [local(t, "target"), local(t, "draft")]
     give_up = time.monotonic() + seconds
     while time.monotonic() < give_up:
-        if not any(len(one.sessions) or one.engine._engine.loop.running for one in services):
+        if not any(len(one.sessions) or one.engine.model.loop.running for one in services):
             return True
         time.sleep(0.02)
     return False
@@ -84,7 +57,6 @@ def test_all_names_can_be_had() -> None:
         {"seed": 3, "draft_tokens": 7, "adaptive_speculation": False},
         {"seed": 4, "draft_tokens": 3, "num_candidates": 3, "adaptive_speculation": False},
         {"seed": 5, "speculative": False},
-        {"seed": 6, "strategy": "probabilistic", "draft_tokens": 4, "adaptive_speculation": False},
         {"seed": 7, "temperature": 1.3, "top_p": 0.9, "top_k": 40, "repetition_penalty": 1.1},
         {"seed": 8, "stop": ["e"]},
         {"seed": 9, "structured_outputs": {"regex": "( (quick|brown|fox|lazy|dog)){6}"}},
@@ -105,6 +77,14 @@ def test_the_text_is_the_servers(t: Tandem, server: Stack, options: dict[str, An
     assert stream.answer.stats.completion_tokens == ours.stats.completion_tokens
 
 
+def test_probabilistic_is_served_too(t: Tandem) -> None:
+    """Its text depends on what was drafted in time, so two runs may differ: only its distribution is the target's."""
+    fixed: dict[str, Any] = {"draft_tokens": 4, "adaptive_speculation": False}
+    answer = t.chat(MESSAGES, seed=6, max_tokens=24, strategy="probabilistic", **fixed)
+    assert answer.finish_reason in ("stop", "length")
+    assert answer.stats.completion_tokens <= 24
+
+
 def test_a_prompt_is_continued_as_by_the_server(t: Tandem, server: Stack) -> None:
     with Tandem.connect(server.url) as there:
         for prompt in ("Once upon a time", [5, 6, 7]):
@@ -118,9 +98,9 @@ def test_a_list_is_one_batch(t: Tandem) -> None:
     prompts = [f"Number {index} of them" for index in range(12)]
     alone = [t.generate(prompt, seed=1, max_tokens=12).text for prompt in prompts]
     rows: list[int] = []
-    loop = local(t, "target").engine._engine.loop._passes
+    loop = local(t, "target").engine.model.loop._passes
     original = loop._on_pass
-    loop._on_pass = lambda report: (rows.append(report.sessions), original(report))
+    loop._on_pass = lambda *report: (rows.append(report[0]), original(*report))
     try:
         answers = t.generate(prompts, seed=1, max_tokens=12)
     finally:
@@ -315,122 +295,3 @@ def test_a_forked_process_is_told(t: Tandem) -> None:
     assert child.exitcode == 0
     assert "fork" in results.get()
     assert t.chat(MESSAGES, max_tokens=2).text
-
-
-def test_what_cannot_be_loaded(tmp_path: Path, target: Path) -> None:
-    before = {thread.name for thread in threading.enumerate()}
-    with pytest.raises(ModelUnavailable, match="no such file"):
-        Tandem("./nowhere")
-    other = make_tiny_model(tmp_path / "other", vocabulary=300)
-    with pytest.raises(ModelUnavailable, match="vocabulary"):
-        Tandem(target, draft=other, device="cpu")
-    with pytest.raises(ModelUnavailable, match="can't be reached"):
-        Tandem.connect("http://127.0.0.1:9")
-    with pytest.raises(ModelUnavailable, match="not ready"):
-        Tandem("http://127.0.0.1:9", draft=None, ready_timeout=0.5)
-    for wrong in ("lookup", "", 5, None):
-        with pytest.raises((TypeError, ValueError), match="target"):
-            Tandem(wrong)
-    with pytest.raises(ValueError, match=r"target_options: slots"):
-        Tandem(target, target_options={"slots": 0})
-    with pytest.raises(ValueError, match="nonsense"):
-        Tandem(target, draft_options={"nonsense": 1})
-    with pytest.raises(TypeError, match="nonsense"):
-        Tandem(target, nonsense=1)
-    assert {thread.name for thread in threading.enumerate()} == before
-
-
-def test_drafts_by_lookup_and_none(t: Tandem, target: Path) -> None:
-    options: dict[str, Any] = {"seed": 1, "max_tokens": 16}
-    expected = t.chat(MESSAGES, **options).text
-    for draft in ("auto", "lookup", None):  # an unknown target's pair is lookup
-        with Tandem(target, draft=draft, **EXACT) as other:
-            assert other.chat(MESSAGES, **options).text == expected
-            drafted = other._inner._running._workers.gateway.draft_urls  # type: ignore[union-attr]
-            assert bool(drafted) == (draft is not None)
-
-
-def test_loaded_objects(t: Tandem, target: Path, draft: Path) -> None:
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
-    small = AutoModelForCausalLM.from_pretrained(draft, dtype=torch.float32)
-    tokenizer = AutoTokenizer.from_pretrained(target)
-    ids = torch.tensor([[5, 6, 7]])
-    before = model(ids).logits
-    expected = t.chat(MESSAGES, seed=1, max_tokens=16).text
-    exact = {"batch_invariant": True, "target_options": {"slots": 16}}
-    for given in ({"tokenizer": tokenizer}, {}):
-        with Tandem(model if given else (model, tokenizer), draft=small, **given, **exact) as other:
-            assert other.chat(MESSAGES, seed=1, max_tokens=16).text == expected
-            assert other.chat(MESSAGES, seed=1, draft_tokens=3, adaptive_speculation=False).stats.draft_tokens > 0
-    assert torch.equal(model(ids).logits, before), "the caller's model stays as it was"
-    with pytest.raises(TypeError, match="tokenizer"):
-        Tandem(model)
-
-
-def test_a_remote_target_with_a_draft_here(server: Stack, draft: Path, t: Tandem) -> None:
-    with Tandem(server.target_url, draft=draft, batch_invariant=True) as mixed:
-        options: dict[str, Any] = {"seed": 4, "max_tokens": 20, "draft_tokens": 4, "adaptive_speculation": False}
-        answer = mixed.chat(MESSAGES, **options)
-        assert answer.stats.draft_tokens > 0
-        assert answer.text == t.chat(MESSAGES, **options).text
-
-
-INTERRUPTED = """
-import signal, sys, threading, time
-from tandem import Tandem
-t = Tandem(sys.argv[1], draft=sys.argv[2], device="cpu")
-services = [worker.service for worker in t._inner._running._workers.here.values()]
-def idle():
-    return not any(len(one.sessions) or one.engine._engine.loop.running for one in services)
-for kind in ("stream", "chat", "generate"):
-    try:
-        threading.Timer(0.3, lambda: signal.raise_signal(signal.SIGINT)).start()
-        while True:
-            if kind == "stream":
-                for piece in t.stream("Once", max_tokens=500, ignore_eos=True): pass
-            elif kind == "chat":
-                t.chat("Once", max_tokens=400, ignore_eos=True)
-            else:
-                t.generate(["Once"] * 4, max_tokens=400, ignore_eos=True)
-    except KeyboardInterrupt:
-        give_up = time.monotonic() + 10
-        while not idle() and time.monotonic() < give_up: time.sleep(0.02)
-        print(kind, "idle" if idle() else "busy", flush=True)
-print("still answers", len(t.generate("Once", max_tokens=2, ignore_eos=True).text) > 0, flush=True)
-t.close()
-print([thread.name for thread in threading.enumerate()], flush=True)
-"""
-
-
-def test_ctrl_c_leaves_nothing_behind(target: Path, draft: Path) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, str(target), str(draft)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert found.returncode == 0, found.stderr
-    lines = found.stdout.splitlines()
-    assert lines == ["stream idle", "chat idle", "generate idle", "still answers True", "['MainThread']"], found.stderr
-
-
-def test_ctrl_c_that_nobody_catches_ends_the_process(target: Path) -> None:
-    code = (
-        "import sys\nfrom tandem import Tandem\n"
-        "with Tandem(sys.argv[1], draft=None, device='cpu') as t:\n"
-        "    print('loaded', flush=True)\n"
-        "    while True: t.generate('Once', max_tokens=400, ignore_eos=True)\n"
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(target)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "loaded\n"
-        time.sleep(0.3)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode != 0
-    assert errors.strip().endswith("KeyboardInterrupt")
-    assert "Task was destroyed" not in errors

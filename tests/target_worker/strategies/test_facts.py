@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from basics.names import STRATEGIES as NAMES
 from config.workers import TargetWorkerConfig
-from protocol.messages import Capabilities
+from protocol.worker_info import Capabilities
 from target_worker.engine import capabilities
 from target_worker.strategies import STRATEGIES
 

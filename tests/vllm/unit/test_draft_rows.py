@@ -17,6 +17,7 @@ from protocol.errors import EngineFailure
 from protocol.messages import Sampling
 
 VOCABULARY = 50
+PLACE = SamplingRow(Sampling(seed=0), 0, 7, [1] * 7, 7)
 
 
 def drawn(seed: int, top2: bool = False, truncate: int | None = None, **sampling: Any) -> Draws:
@@ -39,7 +40,7 @@ def told(row: Tensor, entries: int) -> tuple[int, dict[int, Any]]:
 def test_a_drawn_token_with_its_q(seed: int) -> None:
     draws = drawn(seed, truncate=6)
     row = torch.zeros(VOCABULARY)
-    write(row, draws, {"top2": False, "truncate": 6})
+    write(row, draws, {"top2": False, "truncate": 6}, PLACE)
     found = read(*told(row, 6), wants_q=True)
     assert found.token == draws.drawn.tokens[0]
     ((ids, logprobs),) = draws.distribution().entries()
@@ -54,7 +55,7 @@ def test_a_drawn_token_with_its_q(seed: int) -> None:
 def test_a_drawn_token_with_its_runner_up(temperature: float) -> None:
     draws = drawn(3, top2=True, temperature=temperature)
     row = torch.zeros(VOCABULARY)
-    write(row, draws, {"top2": True, "truncate": None})
+    write(row, draws, {"top2": True, "truncate": None}, PLACE)
     found = read(*told(row, 2), wants_q=False)
     assert (found.token, found.second) == (draws.drawn.tokens[0], draws.drawn.second[0])
     assert found.gap == pytest.approx(draws.drawn.gaps[0])
@@ -62,7 +63,7 @@ def test_a_drawn_token_with_its_runner_up(temperature: float) -> None:
 
 def test_a_certain_token_has_no_runner_up() -> None:
     row = torch.zeros(VOCABULARY)
-    write(row, drawn(1, top2=True, top_k=1), {"top2": True, "truncate": None})
+    write(row, drawn(1, top2=True, top_k=1), {"top2": True, "truncate": None}, PLACE)
     found = read(*told(row, 2), wants_q=False)
     assert (found.second, found.gap) == (-1, math.inf)
 

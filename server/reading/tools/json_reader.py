@@ -6,18 +6,18 @@ import json
 from collections.abc import Container
 from typing import Any, Literal
 
+from server.reading.tools.call_reader import Brackets, CallReader, Verdict
 from server.text import exact_json
 
 ARGUMENT_KEYS = ("arguments", "parameters")
 NAME_KEYS = ("name", "tool_name")
 KEYS = frozenset({*NAME_KEYS, "type", "id", "tool_call_id", *ARGUMENT_KEYS})
 
-Verdict = Literal["more", "call", "broken"]
 _LITERALS = frozenset("-+.eE0123456789truefalsn")
 
 
-class JsonReader:
-    """A server.reading.tools.call_readers.CallReader, fed from "{" on.
+class JsonReader(CallReader):
+    """Fed from "{" on.
 
     A call is certain once its name, that of a known function, and the brace that opens its arguments have been read
     (`name` is set from then on): what follows goes to `fragment`, as the model wrote it, until the arguments' braces
@@ -26,34 +26,22 @@ class JsonReader:
     """
 
     def __init__(self, names: Container[str]) -> None:
+        super().__init__()
         self._names = names
         self._text: list[str] = []
-        self._depth = 0
-        self._quoted = self._escaped = False
+        self._brackets = Brackets()
         self._member: list[str] = []  # of the outermost object, the member that is being read
         self._expect: Literal["key", "colon", "value", "comma"] = "key"
         self._key = ""
-        self.found: str | None = None
         self._in_arguments = self._arguments_done = self._had_arguments = False
-        self._fragment: list[str] = []
-        self.name: str | None = None
-        self.id: str | None = None
-        self.unread = ""
-
-    def take_fragment(self) -> str:
-        """Arguments read since the last time."""
-        fragment = "".join(self._fragment)
-        self._fragment.clear()
-        return fragment
 
     def cut(self) -> None:
-        """Arguments that came before the name are told as far as they are whole."""
-        if self.name is None and self._had_arguments and not self._quoted and self._depth == 1:
+        """Arguments that came before the name count if they are whole."""
+        if self.name is None and self._had_arguments and not self._brackets.quoted and self._brackets.depth == 1:
             self._text.append("}")
             self._judge()
 
     def feed(self, character: str) -> Verdict:
-        """ "call": that was its last character; "broken": it was no call, or, if certain, has ended just before."""
         self.unread = character
         if not self._arguments_done:
             self._text.append(character)
@@ -63,17 +51,18 @@ class JsonReader:
         return verdict
 
     def _step(self, character: str) -> Verdict:
-        if self._depth > 1 or self._quoted:
+        brackets = self._brackets
+        if brackets.depth > 1 or brackets.quoted:
             return self._inside(character)
-        if self._depth == 0:
-            self._depth = 1
+        if brackets.depth == 0:
+            brackets.read(character)
             return "more" if character == "{" else "broken"
         if character.isspace():
             return self._end_literal()
         if character == "}":
             if self._end_literal() == "broken" or self._expect == "colon" or self._expect == "value":
                 return "broken"
-            self._depth = 0
+            brackets.read(character)
             return "call"
         if character == ",":
             if self._end_literal() == "broken" or self._expect != "comma":
@@ -93,35 +82,23 @@ class JsonReader:
             return "broken"
         if self._member and character not in _LITERALS:
             return "broken"
-        if character == '"':
-            self._quoted = True
-        elif character in "{[":
-            self._depth += 1
+        if character in "{[":
             certain = self.found is not None and self._key in ARGUMENT_KEYS and character == "{"
             if certain and self.name is None:
                 self.name = self.found
                 self._in_arguments = True
                 self._fragment.append(character)
-        elif character not in _LITERALS:
+        elif character != '"' and character not in _LITERALS:
             return "broken"
+        self._brackets.read(character)
         self._member.append(character)
         return "more"
 
     def _inside(self, character: str) -> Verdict:
         """A character of a string, or of an object or list further in."""
         (self._fragment if self._in_arguments else self._member).append(character)
-        if self._escaped:
-            self._escaped = False
-        elif self._quoted:
-            self._escaped = character == "\\"
-            self._quoted = character != '"'
-        elif character == '"':
-            self._quoted = True
-        elif character in "{[":
-            self._depth += 1
-        elif character in "}]":
-            self._depth -= 1
-        if self._depth == 1 and not self._quoted:
+        self._brackets.read(character)
+        if self._brackets.depth == 1 and not self._brackets.quoted:
             return self._end_member()
         return "more"
 

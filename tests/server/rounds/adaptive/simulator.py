@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from basics.names import OnOffAuto
-from protocol.messages import StepTime
+from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.lookahead import LookaheadChoice
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times

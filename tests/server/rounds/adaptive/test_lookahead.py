@@ -10,7 +10,7 @@ import pytest
 
 from basics.names import OnOffAuto
 from server.rounds.adaptive.lookahead import LookaheadChoice
-from tests.server.rounds.adaptive_simulator import World, decode, with_lookahead
+from tests.server.rounds.adaptive.simulator import World, decode, with_lookahead
 
 TOKENS = 1024
 SETTLED = 256

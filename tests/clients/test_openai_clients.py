@@ -7,26 +7,18 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from pydantic import BaseModel, Field
 from transformers import AutoModelForCausalLM
 
 from testing.client import Client
-from testing.in_process import Stack, running_stack
-from testing.tiny_models import make_tiny_model, make_tokenizer, truncate_model
+from testing.in_process import Stack
+from testing.tiny_models import make_tokenizer
+from tests.clients.conftest import Sum
 
-TEMPLATE = (
-    "{% for tool in tools or [] %}{{ tool | tojson }}<tool_call>{% endfor %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}<tool_call>{{ c.function | tojson }}</tool_call>{% endfor %}<|im_end|>\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 HI: list[Any] = [{"role": "user", "content": "What is 1 + 2?"}]
 ADD: dict[str, Any] = {
     "type": "function",
@@ -45,26 +37,6 @@ SPECULATION: list[dict[str, Any]] = [
     {"draft_tokens": 4, "adaptive_speculation": False},
     {"draft_tokens": 3, "num_candidates": 3, "adaptive_speculation": False},
 ]
-
-
-class Sum(BaseModel):
-    """Two numbers."""
-
-    a: int = Field(ge=0, le=99)
-    b: int = Field(ge=0, le=99)
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = make_tiny_model(tmp_path_factory.mktemp("models") / "target", layers=3, context_length=1024)
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stack(bitwise: None, target: Path) -> Iterator[Stack]:
-    with running_stack(target, truncate_model(target, target.parent / "draft", layers=2)) as stack:
-        yield stack
 
 
 @pytest.mark.parametrize("tool_choice", ["required", {"type": "function", "function": {"name": "add"}}])

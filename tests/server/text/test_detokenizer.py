@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from protocol.messages import TokenizerInfo, Vocabulary
+from protocol.worker_info import TokenizerInfo, Vocabulary
 from server.text.detokenizer import (
     BYTE_LEVEL,
     ByteFallbackDetokenizer,

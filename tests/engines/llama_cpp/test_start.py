@@ -11,14 +11,14 @@ from config.workers import TargetWorkerConfig
 from engines.errors import ModelError
 from engines.llama_cpp import files, library, start
 from engines.llama_cpp.start import load_engine
-from engines.runtime.engine import LoopEngine
+from engines.runtime.engine import LoopModel
 from target_worker.engine import capabilities
 from target_worker.strategies import STRATEGIES
 from testing.tiny_models import make_tiny_model
 from tests.engines.llama_cpp.tiny_gguf import as_gguf, tiny_gguf
 
 
-def load(model: Path | str, **settings: Any) -> LoopEngine:
+def load(model: Path | str, **settings: Any) -> LoopModel:
     config = TargetWorkerConfig(**{"engine": "llama_cpp", "model": str(model), "context_length": 64, **settings})
     able = capabilities(config, list(STRATEGIES))
     return load_engine(config, "target", able, lambda report: None, lambda reason: None, lambda message: None)

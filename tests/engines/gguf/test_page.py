@@ -11,7 +11,7 @@ from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKEN
 from engines.errors import ModelError
 from engines.gguf.tokenizer import DIGITS_APART, GPT2, WHOLE_WORDS_AND_BOS
 from engines.torch.support import check_supported
-from tests.engines.gguf.test_gguf_architectures import CASES
+from tests.engines.gguf.test_config import CASES
 
 PAGE = Path(__file__).parents[3] / "docs" / "models.md"
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from protocol.messages import StepTime
+from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
 from server.rounds.adaptive.planner import FixedPlanner, PairState, RoundOutcome
-from tests.server.rounds.adaptive_simulator import World, adaptive, decode, speed_up
+from tests.server.rounds.adaptive.simulator import World, adaptive, decode, speed_up
 
 BAD: dict[str, dict[str, Any]] = {
     "always wrong": {"acceptance": lambda token: 0.0},

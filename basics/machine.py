@@ -1,0 +1,37 @@
+"""What this machine, or the container that this process is in, has for it: memory and cores."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_host_bytes() -> int:
+    """Bytes that can still be allocated, a container's limit included."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+    except (OSError, ValueError):
+        return free
+    return free if limit == "max" else min(free, int(limit) - used)
+
+
+def available_cores(cgroup: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Cores within the process's affinity and its container's CPU quota (cgroup v2), at least 1."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = cgroup.read_text().split()[:2]
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass  # no cgroup v2 here, so no quota
+    return cores
+
+
+def gib(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB"

@@ -1,0 +1,77 @@
+"""How long steps and drafts take, as learned from rounds."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol.worker_info import StepTime
+from server.fleet.times import Average, DraftTimes, StepTimes
+
+CURVE = [StepTime(rows=rows, seconds=seconds) for rows, seconds in ((1, 0.030), (4, 0.036), (8, 0.052))]
+
+
+def test_the_first_values_of_an_average_count_in_full_and_an_outlier_as_three_times_the_mean() -> None:
+    mean = Average(0.1, clip=True)
+    assert not mean
+    mean.add(1.0)
+    mean.add(3.0)
+    assert mean.value == pytest.approx(2.0)
+    mean.add(1000.0)  # counts as 6
+    assert mean.value == pytest.approx(2.0 + (6.0 - 2.0) / 3)
+
+
+def test_a_target_is_as_fast_as_its_own_curve_until_it_was_seen() -> None:
+    times = StepTimes(CURVE)
+    assert [times.verify(rows) for rows in (1, 4, 8)] == pytest.approx([0.030, 0.036, 0.052])
+    assert times.verify(6) == pytest.approx(0.044), "linear between what was measured"
+    assert times.verify(12) == pytest.approx(0.068), "and beyond"
+    assert times.plain() == pytest.approx(0.030)
+    assert StepTimes(()).verify(4) > StepTimes(()).plain() > 0.0
+
+
+def test_rounds_correct_the_height_of_the_curve_for_each_size_apart() -> None:
+    times = StepTimes(CURVE)
+    for _ in range(50):
+        times.observe_verify(own_rows=4, pass_rows=4, worker_seconds=0.072, seconds=0.077)
+        times.observe_verify(own_rows=8, pass_rows=8, worker_seconds=0.052, seconds=0.057)
+    assert times.verify(4) == pytest.approx(0.077, rel=0.02), "twice the curve, and 5 ms of network"
+    assert times.verify(8) == pytest.approx(0.057, rel=0.02)
+    assert times.verify(5) == pytest.approx(2 * 0.040 + 0.005, rel=0.02), "sizes of 4 to 7 rows are one"
+
+
+def test_rows_of_other_streams_move_along_the_curve() -> None:
+    times = StepTimes(CURVE)
+    for _ in range(50):
+        times.observe_plain(pass_rows=4, seconds=0.036)
+    assert times.plain() == pytest.approx(0.036, rel=0.02)
+    assert times.verify(5) == pytest.approx(0.052, rel=0.02), "5 rows of ours and 3 of others"
+
+
+def test_rounds_since_plain_decoding_are_counted() -> None:
+    times = StepTimes(CURVE)
+    times.observe_verify(1, 1, 0.03, 0.03)
+    assert times.rounds_since_plain is None, "plain decoding has not been measured at all"
+    times.observe_plain(1, 0.03)
+    times.observe_verify(1, 1, 0.03, 0.03)
+    assert times.rounds_since_plain == 1
+
+
+def test_a_drafts_time_is_a_line_in_gamma_for_each_number_of_candidates() -> None:
+    times = DraftTimes([StepTime(rows=1, seconds=0.003)])
+    assert times.draft(4) == pytest.approx(4 * 0.003), "before a call was seen: its own measurement of a token"
+    for _ in range(30):
+        for gamma in (1, 3, 6):
+            times.observe(gamma, 0.005 + 0.002 * gamma)
+            times.observe(gamma, 0.010 + 0.004 * gamma, num_candidates=3)
+    assert times.draft(5) == pytest.approx(0.015, rel=0.1)
+    assert times.draft(5, 3) == pytest.approx(0.030, rel=0.1)
+    assert times.draft(5, 4) == times.draft(5, 3), "the nearest that was seen"
+    assert (times.measured(3), times.measured(2)) == (True, False)
+
+
+def test_one_hiccup_counts_as_three_times_the_line() -> None:
+    times = DraftTimes(CURVE)
+    for _ in range(20):
+        times.observe(4, 0.010)
+    times.observe(4, 60.0)
+    assert times.draft(4) < 0.02
