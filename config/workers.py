@@ -15,6 +15,8 @@ WorkerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+$"), AfterValidator(
 EngineName = Literal["torch", "vllm", "llama_cpp"]
 """What engines/table.py has a line for."""
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
+OtherVocabulary = Literal["auto", "shared_ids", "shared_text", "refuse"]
+DraftPrompt = Literal["auto", "target", "own"]
 Milliseconds = Annotated[int, Field(ge=0, le=3_600_000)]
 
 
@@ -191,6 +193,16 @@ class DraftWorkerConfig(WorkerConfig):
         default=64, ge=1, le=4_096, description="how far ahead in a prediction text is looked for after a mismatch"
     )
 
+    other_vocabulary: OtherVocabulary = Field(
+        default="auto",
+        description="how to draft for a target with another tokenizer (docs/vocabularies.md); auto: by shared ids if "
+        "they say most of the target's text, else by shared text",
+    )
+    draft_prompt: DraftPrompt = Field(
+        default="auto",
+        description="what a chat is to a drafter by shared text: the target's prompt, or the messages in the chat "
+        "template of its own; auto: what drafts better",
+    )
     history_mb: int = Field(
         default=64, ge=0, le=1_048_576, description="memory for answers that drafts are copied from, in MiB; 0: none"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
@@ -12,6 +13,7 @@ from draft_worker.service import DraftService
 from draft_worker.start import LoadDrafter, load_service
 from engines.errors import ModelError
 from protocol.messages import (
+    MAX_TOKENIZER_BYTES,
     DraftBatchItem,
     DraftBatchRequest,
     DraftBatchResponse,
@@ -20,12 +22,12 @@ from protocol.messages import (
     RememberRequest,
     RememberResponse,
 )
-from protocol.worker_info import TokenizerInfo
+from protocol.worker_info import LearnRequest, TokenizerInfo, Translation
 from serving.disconnects import until_client_leaves
 from worker.answers import json_response
 from worker.batch import parse_batch, serve_batch
 from worker.errors import NotFound
-from worker.http import Shell
+from worker.http import Shell, parse
 from worker.lifecycle import Lifecycle, stop_process
 from worker.routes import add_common_routes
 
@@ -56,6 +58,14 @@ def create_app(
     async def remember(request: RememberRequest) -> RememberResponse:
         return await lifecycle.get().remember(request)
 
+    learning = asyncio.Lock()
+
+    async def learn(request: Request) -> Response:
+        service = lifecycle.get()
+        async with learning:  # one at a time: a tokenizer may have many megabytes
+            message = parse(LearnRequest, await shell.read_body(request, MAX_TOKENIZER_BYTES))
+            return json_response(await until_client_leaves(request.receive, service.learn(message)))
+
     def tokenizer() -> TokenizerInfo:
         engine = lifecycle.get().engine
         if engine is None:
@@ -65,6 +75,7 @@ def create_app(
     shell.post("/v1/draft", DraftRequest, DraftResponse, draft)
     shell.route("/v1/draft/batch", DraftBatchRequest, DraftBatchResponse, draft_batch)
     shell.post("/v1/remember", RememberRequest, RememberResponse, remember)
+    shell.route("/v1/vocabulary", LearnRequest, Translation, learn)
     shell.get("/v1/tokenizer", TokenizerInfo, tokenizer, also=(404,))
     add_common_routes(shell, lifecycle, metrics)
     return shell.app

@@ -121,7 +121,9 @@ class Auto:
             more = await self._model.go_on(asked, copied, plan.drawn)
             seconds = self._clock() - began
             token_ids = more.candidates[0].token_ids
-            if len(token_ids) < plan.drawn:  # it ended with a stop token, which may be drawn again
+            if (
+                len(token_ids) < plan.drawn
+            ):  # it ended with a stop token, which may be drawn again, or could say no more
                 seconds = max(seconds, self._draws.of(plan.drawn))
             if not more.prepared:
                 self._draws.observe(plan.drawn, seconds)

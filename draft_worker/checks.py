@@ -25,5 +25,7 @@ def check_draft(request: DraftRequest, info: ModelInfo) -> None:
         raise Unsupported("auto drafts a single candidate", "num_candidates")
     if request.verify_seconds is not None and len(request.verify_seconds) <= request.draft_tokens:
         raise BadRequest("must have an entry for 0, 1, … draft_tokens", "verify_seconds")
+    if request.want_q and not info.capabilities.q and request.draft_model != LOOKUP:
+        raise Unsupported(f"q is not known of what {info.id} drafts for this target: by shared text", "want_q")
     if request.want_q and request.num_candidates > 1:
         raise Unsupported("only a single candidate is sampled from q", "num_candidates")

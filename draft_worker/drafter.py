@@ -19,18 +19,28 @@ Memory = dict[str, Any]
 """What drafters remember of a session, each under its own source."""
 
 
+class Translates(Protocol):
+    """What drafts for a target with other ids (draft_worker/vocabularies)."""
+
+    async def draft(self, engine: DraftEngine, asked: Asked, ahead: Sequence[int], tokens: int) -> Drafted:
+        """`tokens` tokens of the target's after the context and `ahead`, which is drafted already."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A checked request and its session, whose ids, the whole context, do not change while the request is served.
 
     Its `draft_tokens` is γ as far as there is room for tokens, 0 if the context is only to be read. The first
-    `unchanged` ids are as they were at the session's last call. `deadline` is on time.monotonic's clock.
+    `unchanged` ids are as they were at the session's last call. `deadline` is on time.monotonic's clock. `translator`:
+    the ids are those of a target whose vocabulary is not the draft model's.
     """
 
     request: DraftRequest
     session: Session[Memory]
     unchanged: int
     deadline: float
+    translator: Translates | None = None
     began: float = field(default_factory=time.perf_counter)
 
     @property

@@ -11,8 +11,17 @@ from draft_worker.outcomes import Ahead
 from protocol.messages import Candidate, DraftRequest, DraftTimings, GrammarType, Sampling
 from protocol.worker_info import Capabilities
 
-if TYPE_CHECKING:  # it imports torch, which lookup alone can do without
+if TYPE_CHECKING:  # they import torch, which lookup alone can do without
     from engines.running_model import RunningModel
+    from engines.sampling.columns import Columns
+
+
+@dataclass(frozen=True, slots=True)
+class SharedNoise:
+    """For a draft whose ids are another vocabulary's: what the model's columns are there, and where it begins there."""
+
+    columns: Columns
+    position: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +56,25 @@ def capabilities(grammar_types: Sequence[GrammarType] = (), lookahead: bool = Fa
 class DraftEngine(Protocol):
     """A draft model with its memory. Requests that reach it are checked (draft_worker/checks.py)."""
 
+    shares_noise: bool
+    """Whether `draft` takes `shared`."""
+
     @property
     def model(self) -> RunningModel:
         """What its service asks of the model beside tokens."""
         ...
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
+    async def draft(
+        self,
+        request: DraftRequest,
+        ids: list[int],
+        owner: int | None,
+        deadline: float,
+        shared: SharedNoise | None = None,
+    ) -> Drafted:
         """Draft after `ids`, the whole context, which does not change meanwhile. Raises WireError.
+
+        Ids are the model's own. `shared`: the noise is that of another vocabulary, and only tokens of both are drawn.
 
         There is room for the request's `draft_tokens` (draft_worker/service.py sees to it); 0: the context is read.
 

@@ -34,7 +34,7 @@ class SessionGrammars:
 
     async def read(self, request: DraftRequest, owner: int | None, deadline: float) -> None:
         """Get ready for a session's grammar; one that can't be used is left to the target to refuse. Never raises."""
-        if request.grammar is None:
+        if request.grammar is None or request.vocabulary is not None:
             return
         if self._loading is None:
             self._loading = asyncio.get_running_loop().create_task(asyncio.to_thread(self._try_to_load))
@@ -82,6 +82,8 @@ class SessionGrammars:
     def _state(self, request: DraftRequest, ids: list[int], owner: int | None) -> GrammarState | None:
         if request.grammar is None or owner is None or self._loaded is None:
             return None
+        if request.vocabulary is not None:
+            return None  # the ids are another target's than the grammars'
         state = self._loaded[0].at_once(request.grammar, owner)
         if state is not None:
             try:

@@ -140,8 +140,8 @@ class Lookahead:
         looking.ahead = None
         if not request.lookahead_tokens or asked.owner is None or self._engine.calls > _MOST_CALLS:
             return
-        if request.grammar is not None:
-            return  # copying drafters read the session's state of it, which must not be elsewhere meanwhile
+        if asked.translator is not None or request.grammar is not None:
+            return  # copying drafters read the session's state of the grammar, which must not be elsewhere meanwhile
         tokens = request.lookahead_tokens
         guesses = self._choose(looking, planned, tokens)
         ahead = Ahead(list(drafted), tokens, guesses, MOST_GUESSES, request.want_q)

@@ -27,6 +27,10 @@ class DraftMetrics(WorkerMetrics):
         super().__init__("draft")
         drafts = self.counter("spec_decode_num_drafts", "Drafts that hold a token", "source")
         draft_tokens = self.counter("spec_decode_num_draft_tokens", "Draft tokens of first candidates", "source")
+        judged = self.counter("prompt_num_draft_tokens", "Judged draft tokens, by the prompt before them", "prompt")
+        accepted = self.counter("prompt_num_accepted_tokens", "Those of them that were accepted", "prompt")
+        self._judged = {prompt: judged.labels(prompt) for prompt in ("target", "own")}
+        self._accepted = {prompt: accepted.labels(prompt) for prompt in ("target", "own")}
         sources = [*(drafter.source for drafter in DRAFTERS), CACHE]
         self._drafts = {source: drafts.labels(source) for source in sources}
         self._draft_tokens = {source: draft_tokens.labels(source) for source in sources}
@@ -42,6 +46,11 @@ class DraftMetrics(WorkerMetrics):
 
     def prepared(self, tokens: int) -> None:
         self._prepared.inc(tokens)
+
+    def prompt_judged(self, prompt: str, drafted: int, accepted: int) -> None:
+        """What a draft by shared text came to, after a chat that the drafter's own template could show too."""
+        self._judged[prompt].inc(drafted)
+        self._accepted[prompt].inc(accepted)
 
     def draft_done(self, context_tokens: int, response: DraftResponse) -> None:
         self.call_done(context_tokens, response.cached_tokens, response.timings)

@@ -20,6 +20,7 @@ from draft_worker.lookahead import Lookahead
 from draft_worker.memory import AnswerMemory
 from draft_worker.metrics import DraftMetrics
 from draft_worker.segment import LONGEST_MATCH
+from draft_worker.vocabularies.learned import Learned
 from protocol.errors import EngineFailure
 from protocol.messages import (
     MAX_TOKENS_PER_MESSAGE,
@@ -29,7 +30,7 @@ from protocol.messages import (
     RememberRequest,
     RememberResponse,
 )
-from protocol.worker_info import ModelInfo
+from protocol.worker_info import LearnRequest, ModelInfo, Translation
 from worker.session import Session
 from worker.sessions import SessionTable
 
@@ -50,8 +51,11 @@ class DraftService:
         """Drafters are made of the engine and of `grammars` where these are given (draft_worker/drafters)."""
         self.engine = engine
         info = engine.model.info if engine is not None else _lookup_info(config)
-        able = info.capabilities.model_copy(update={"auto": True, "history": config.history_mb > 0})
-        self.info = info.model_copy(update={"capabilities": able})
+        translates = engine is not None and config.other_vocabulary != "refuse"
+        able = info.capabilities.model_copy(
+            update={"auto": True, "history": config.history_mb > 0, "translates": translates}
+        )
+        self._learned = Learned(engine, info.model_copy(update={"capabilities": able}), config, metrics)
         self.memory = AnswerMemory(config.history_mb * 2**20) if config.history_mb > 0 else None
         self._history_file = config.history_file if self.memory is not None else None
         if self.memory is not None and self._history_file is not None:
@@ -69,16 +73,28 @@ class DraftService:
             dict, self._on_drop, config.max_sessions, config.max_session_tokens, config.session_idle_ms / 1000
         )
 
+    @property
+    def info(self) -> ModelInfo:
+        return self._learned.info
+
+    async def learn(self, request: LearnRequest) -> Translation:
+        """Get ready to draft for a target with this tokenizer. Raises WireError."""
+        return await self._learned.learn(request.tokenizer)
+
     async def draft(self, request: DraftRequest) -> DraftResponse:
         """One draft. Raises WireError."""
         deadline = time.monotonic() + request.deadline_ms / 1000
-        check_draft(request, self.info)
+        translator = self._learned.get(request.vocabulary)
+        info = translator.info if translator is not None else self.info
+        check_draft(request, info)
 
         async def work(session: Session[Memory]) -> DraftResponse:
             context_tokens = len(session.ids)
-            room = min(request.max_tokens, self.info.context_length - context_tokens)
+            if request.own_prompt is not None:
+                session.state["own_prompt"] = request.own_prompt
+            room = min(request.max_tokens, info.context_length - context_tokens)
             within = request.model_copy(update={"draft_tokens": min(request.draft_tokens, room)})
-            asked = Asked(within, session, session.settle("all"), deadline)
+            asked = Asked(within, session, session.settle("all"), deadline, translator)
             if self.lookahead is not None:
                 self.lookahead.settle(asked)
             chosen: Chosen | None = None

@@ -43,12 +43,19 @@ class RequestSampling:
     """
 
     def __init__(
-        self, request: SequenceRequest, ids: list[int], limits: Limits, grammar: GrammarState | None = None
+        self,
+        request: SequenceRequest,
+        ids: list[int],
+        limits: Limits,
+        grammar: GrammarState | None = None,
+        position: int | None = None,
     ) -> None:
-        """`grammar`: where the sequence stands in the request's grammar, if it has one."""
+        """`grammar`: where the sequence stands in the request's grammar, if it has one. `position`: the place of the
+        first token drawn, if it has another one where the noise is shared."""
         own = request.sampling.stop_token_ids
         self.ids = ids
         self.length = len(ids)
+        self._position = len(ids) if position is None else position
         self.room = min(request.max_tokens, limits.context_length - len(ids))
         # A grammar ends with the model's own stop token, after which it permits nothing else: no way to ignore that.
         ignored = request.sampling.ignore_eos and grammar is None
@@ -108,5 +115,5 @@ class RequestSampling:
     def _row(self, tail: Sequence[int], sampling: Sampling) -> SamplingRow:
         history = History(self.ids, self.length, tail)
         return SamplingRow(
-            sampling, self._seed, self.length + len(tail), history, self._num_prompt_tokens, self._masked
+            sampling, self._seed, self._position + len(tail), history, self._num_prompt_tokens, self._masked
         )

@@ -6,6 +6,7 @@ import hashlib
 import json
 from pathlib import Path
 
+from engines.lent import lent
 from engines.models import weight_files
 
 _SAMPLE_BYTES = 4096
@@ -24,6 +25,11 @@ def weights_digest(folder: Path) -> str:
     config = json.loads((folder / "config.json").read_text())
     kept = {key: value for key, value in config.items() if key not in _VOLATILE}
     digest.update(json.dumps(kept, sort_keys=True).encode())
+    if (given := lent(folder)) is not None:
+        from engines.torch.lent_model import samples
+
+        for sample in samples(given):
+            digest.update(sample)
     for file in weight_files(folder, allow_pickle_weights=True):
         with file.open("rb") as stream:
             if file.suffix == ".safetensors":

@@ -12,6 +12,7 @@ from engines.bundled import BUNDLED_DRAFT, BUNDLED_DRAFT_FOLDER, BUNDLED_MODEL, 
 from engines.errors import ModelError
 from engines.gguf.convert import converted
 from engines.gguf.reader import first_parts, model_name
+from engines.lent import lent
 from engines.own_parts import own_parts
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -61,6 +62,8 @@ def resolve_model(
         own = own_parts(path)
         if own is not None:
             return ModelFiles(path.resolve().name, path.resolve(), resolve_model(own.target, progress=progress))
+        if lent(path) is not None:
+            return ModelFiles(path.resolve().name, path.resolve())
         return _model_folder(path.resolve(), allow_pickle_weights, progress)
     if name.startswith((".", "/", "~")) or path.suffix == ".gguf" or not _HUB_ID.fullmatch(name):
         raise ModelError(f"{name}: no such file or folder")

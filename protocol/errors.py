@@ -55,6 +55,13 @@ class ContextMismatch(WireError):
     code = "context_mismatch"
 
 
+class UnknownVocabulary(WireError):
+    """The worker has not learned these ids, or has forgotten them: send it the target's tokenizer (again)."""
+
+    status = 409
+    code = "unknown_vocabulary"
+
+
 class StaleRound(WireError):
     """A newer round of the session has been seen; this one's answer would be of no use."""
 

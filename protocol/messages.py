@@ -15,6 +15,8 @@ from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
 PROTOCOL_VERSION = 1
 MAX_TOKENS_PER_MESSAGE = 1_048_576
 MAX_LOGPROBS = 20
+MAX_TOKENIZER_BYTES = 128 * 2**20
+"""Of a message that holds a tokenizer."""
 Q_SUM_TOLERANCE = 1e-4
 """How far a q may be from summing to one: what float32 arithmetic on the draft's side explains."""
 
@@ -24,7 +26,7 @@ Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 SessionId = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.:-]+$")]
 GrammarType = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
 Source = Annotated[str, Field(max_length=32, pattern=r"^[a-z][a-z0-9_]*$")]
-"""A drafter's name. Not a fixed list: a draft worker may have drafters that a gateway has not heard of."""
+"""A drafter's name. Not a fixed list: a draft worker may have drafters that a gateway does not know."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 HistoryScope = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 """Whose answers a draft worker may remember and draft from: the gateway's hash of key, salt and vocabulary."""
@@ -187,6 +189,15 @@ class DraftRequest(SequenceRequest):
         description="for `auto`: what the target takes to verify 0, 1, … draft tokens; null: drafts as long as asked",
     )
     history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
+    vocabulary: str | None = Field(
+        default=None, max_length=128, description="whose ids these are, if not the worker's: a fingerprint it learned"
+    )
+
+    own_prompt: str | None = Field(
+        default=None,
+        max_length=4 * MAX_TOKENS_PER_MESSAGE,
+        description="the chat as the draft model's own template has it, in place of the prompt; sent once",
+    )
 
 
 class DraftTimings(Reply):

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from basics.names import MAX_CANDIDATES, Strategy
-from protocol.messages import GrammarType, Reply
+from protocol.messages import GrammarType, Message, Reply
 
 
 class Vocabulary(Reply):
@@ -60,6 +60,7 @@ class Capabilities(Reply):
     grammar_types: list[GrammarType]
     q: bool = Field(default=False, description="a draft worker that can send q")
     prediction: bool = False
+    translates: bool = Field(default=False, description="a draft worker that drafts for other vocabularies too")
     auto: bool = Field(default=False, description="a draft worker that chooses its drafter itself if asked to")
     history: bool = Field(default=False, description="a draft worker that remembers answers")
     lookahead: bool = Field(default=False, description="a draft worker that prepares drafts for what may come")
@@ -83,6 +84,16 @@ class Capabilities(Reply):
         return next(facts for facts in self.strategy_facts if facts.name == strategy)
 
 
+class Translation(Reply):
+    """How a draft worker drafts for a target whose vocabulary is not its model's (docs/vocabularies.md)."""
+
+    vocabulary: str = Field(description="the fingerprint of the target's")
+    way: Literal["shared_ids", "shared_text"]
+    q: bool = Field(description="whether such drafts can come with q")
+    shared: int = Field(ge=0, description="tokens that both have")
+    coverage: float = Field(ge=0.0, le=1.0, description="of a sample of text, in the target's tokens: those shared")
+
+
 class ModelInfo(Reply):
     """`GET /v1/model`. A lookup drafter has no vocabulary of its own: null."""
 
@@ -100,6 +111,9 @@ class ModelInfo(Reply):
     fingerprint: str = Field(description="of weights, dtype and engine; equal fingerprints answer equal texts")
     capabilities: Capabilities
     step_seconds: list[StepTime]
+    translations: list[Translation] = Field(
+        default_factory=list, description="a draft worker's: the targets' vocabularies that it has learned"
+    )
 
 
 class TokenizerInfo(Reply):
@@ -117,6 +131,13 @@ class TokenizerInfo(Reply):
     stop_token_ids: list[int]
     vocabulary: Vocabulary
     context_length: int
+
+
+class LearnRequest(Message):
+    """`POST /v1/vocabulary` on a draft worker: the tokenizer of a target that is to be drafted for."""
+
+    protocol: Literal[1] = 1
+    tokenizer: TokenizerInfo
 
 
 class Health(Reply):

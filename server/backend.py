@@ -89,6 +89,15 @@ class Speculation:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnPrompt:
+    """A chat as the chat template of one draft model has it."""
+
+    draft: str
+    """The draft model's id."""
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One choice to generate. `sampling.seed` is always set; `prompt` must not be empty."""
 
@@ -101,6 +110,8 @@ class GenerationRequest:
     logprobs: int | None = None
     grammar: Grammar | None = None
     prediction: list[int] | None = None
+    own_prompt: OwnPrompt | None = None
+    """The chat to a drafter that reads text, if it has a template of its own."""
     log_decisions: bool = False
     cache_salt: str | None = None
     caller: str = ""
@@ -123,6 +134,8 @@ class DrafterState:
     draft_tokens: int
     capabilities: Mapping[str | None, Capabilities]
     """By the name that a request gives; None: it names none."""
+    templates: Mapping[str | None, TokenizerInfo] = field(default_factory=dict)
+    """Of the drafters by text that have a chat template of their own, by the same names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,7 +76,7 @@ def _served(model: GetModel) -> ServedModel | None:
 
 
 def _by(counter: Counter, label: str | None) -> dict[str, float]:
-    """A counter's sums by one label, or its sum under "" where that is None."""
+    """A counter's sums by one label, or its sum under "" if that is None."""
     sums: dict[str, float] = {}
     for family in counter.collect():
         for sample in family.samples:

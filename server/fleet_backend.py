@@ -14,7 +14,7 @@ from basics.names import AUTO, LOOKUP
 from config.gateway import GatewayConfig
 from config.pairs import pair_for
 from protocol.messages import Grammar
-from protocol.worker_info import Capabilities, ModelInfo
+from protocol.worker_info import Capabilities, ModelInfo, TokenizerInfo
 from server.backend import DrafterState, GenerationRequest, GrammarFault, Round, ServedModel, Speculation, pair_name
 from server.errors import InvalidRequest, NoModelYet
 from server.fleet.admission import Admission
@@ -257,15 +257,21 @@ class Fleet:
             default = next((worker.info.id for worker in self._pools[None] if worker.info is not None), None)
         names = self._drafter_names()
         capabilities: dict[str | None, Capabilities] = {}
+        templates: dict[str | None, TokenizerInfo] = {}
         for name in (None, *names):
-            able = [w.info.capabilities for w in self._pool(name) or () if w.state == "ready" and w.info is not None]
+            ready = [worker for worker in self._pool(name) or () if worker.state == "ready"]
+            able = [worker.info.capabilities for worker in ready if worker.info is not None]
             if able:
                 capabilities[name] = common(able)
+            for worker in ready:
+                if worker.translation is not None and worker.tokenizer is not None and worker.tokenizer.chat_template:
+                    templates[name] = worker.tokenizer
         return DrafterState(
             default=default,
             names=tuple(names),
             draft_tokens=self._config.draft_tokens or pair_for(target).draft_tokens,
             capabilities=capabilities,
+            templates=templates,
         )
 
 

@@ -1,4 +1,4 @@
-"""The id of the HTTP request that a task works for: told to the workers and named in every line that is logged."""
+"""The id of the HTTP request that a task works for: sent to the workers and part of every log line."""
 
 from __future__ import annotations
 

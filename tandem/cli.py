@@ -171,7 +171,7 @@ def bench(
     repetitions: Annotated[int, typer.Option(min=1, max=1000, help="Each with a seed of its own.")] = 1,
     seed: Annotated[int, typer.Option()] = 1,
     also: Annotated[
-        list[str] | None, typer.Option(help="NAME=URL of another OpenAI-compatible server (its key: OPENAI_API_KEY).")
+        list[str] | None, typer.Option(help="NAME=URL of another OpenAI-compatible server (its key: TANDEM_ALSO_KEY).")
     ] = None,
     transformers: Annotated[
         str | None, typer.Option(help="Its own generate, in this process: plain,assistant,lookup.")

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from config.pairs import DEFAULT_DRAFT_TOKENS
 from config.roles import ServeSettings
-from protocol.worker_info import ModelInfo
+from protocol.worker_info import ModelInfo, Translation
 from tandem.addresses import service_url
 from tandem.doctor_report import print_report
 from tandem.findings import PromptResult, Report
@@ -111,7 +111,9 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
             report.add("prompts", False, str(problem))
     if target and draft and setup.draft:
         try:
-            report.costs = _measure(report, setup.target, setup.draft, report.draft_tokens)
+            name = target.vocabulary.fingerprint if target.vocabulary is not None else ""
+            other = name if _translation(name, draft) is not None else None
+            report.costs = _measure(report, setup.target, setup.draft, report.draft_tokens, other)
         except Unreachable as problem:
             report.add("timing", False, str(problem))
     if report.costs:
@@ -155,7 +157,7 @@ def _look_at_gateway(report: Report, gateway: ProbedService) -> bool:
 def _compare_vocabularies(
     report: Report, target_service: ProbedService, draft_service: ProbedService, target: ModelInfo, draft: ModelInfo
 ) -> None:
-    from server.fleet.compatibility import differences, same_vocabulary, sizes
+    from server.fleet.compatibility import differences, in_words, same_vocabulary, sizes
 
     if target.vocabulary is None:
         report.add("vocabulary", False, "the target reports no vocabulary")
@@ -163,6 +165,8 @@ def _compare_vocabularies(
         report.add("vocabulary", True, f"{draft.id} drafts in the target's own ids")
     elif same_vocabulary(target.vocabulary, draft.vocabulary):
         report.add("vocabulary", True, f"one vocabulary of {target.vocabulary.size} tokens")
+    elif (how := _translation(target.vocabulary.fingerprint, draft)) is not None:
+        report.add("vocabulary", True, f"{draft.id} has another one and drafts {in_words(how)}")
     else:
         try:
             what = differences(target_service.tokenizer(), draft_service.tokenizer())
@@ -171,14 +175,23 @@ def _compare_vocabularies(
         report.add("vocabulary", False, f"{draft.id} cannot draft for {target.id}: {what}")
 
 
-def _measure(report: Report, target: ProbedService, draft: ProbedService, draft_tokens: int) -> Costs:
-    """Step and draft times over a context that repeats itself, so that lookup too has a draft."""
+def _translation(vocabulary: str, draft: ModelInfo) -> Translation | None:
+    return next((one for one in draft.translations if one.vocabulary == vocabulary), None)
+
+
+def _measure(
+    report: Report, target: ProbedService, draft: ProbedService, draft_tokens: int, vocabulary: str | None
+) -> Costs:
+    """Step and draft times over a context that repeats itself, so that lookup too has a draft.
+
+    `vocabulary` is the target's, if the drafter has another one.
+    """
     tokenizer = Tokenizer.from_str(target.tokenizer().tokenizer_json)
     token_ids = tokenizer.encode(PROMPTS["copying"] * 2, add_special_tokens=False).ids
     gammas = sorted({*_STEP_GAMMAS, draft_tokens})
     steps = tuple((gamma + 1, target.verify_ms(token_ids, gamma)) for gamma in gammas)
-    one, _ = draft.draft_ms(token_ids, 1)
-    many, length = draft.draft_ms(token_ids, draft_tokens)
+    one, _ = draft.draft_ms(token_ids, 1, vocabulary)
+    many, length = draft.draft_ms(token_ids, draft_tokens, vocabulary)
     a_token = max(0.0, (many - one) / (length - 1)) if length > 1 else one
     return Costs(
         steps=steps,

@@ -84,12 +84,15 @@ class ProbedService:
     def tokenizer(self) -> TokenizerInfo:
         return self._parsed(TokenizerInfo, self.get("/v1/tokenizer"))
 
-    def draft_ms(self, token_ids: list[int], draft_tokens: int) -> tuple[float, int]:
-        """The worker's own time for a draft after a context it has read already (median), and the draft's length."""
+    def draft_ms(self, token_ids: list[int], draft_tokens: int, vocabulary: str | None = None) -> tuple[float, int]:
+        """The worker's own time for a draft after a context it has read already (median), and the draft's length.
+
+        `vocabulary`: whose ids they are, if not the worker's own.
+        """
         calls = self._rounds(
             "/v1/draft",
             DraftResponse,
-            lambda common: DraftRequest(**common, draft_tokens=draft_tokens),
+            lambda common: DraftRequest(**common, draft_tokens=draft_tokens, vocabulary=vocabulary),
             token_ids,
         )
         return statistics.median(call.timings.total_ms for call in calls), len(calls[-1].candidates[0].token_ids)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -55,15 +55,28 @@ class Stack:
 
 
 @contextmanager
-def running_stack(target: Path, draft: Path | None = None, exact: bool = True, **settings: Any) -> Iterator[Stack]:
-    """`draft` None: lookup. `exact`: batch-invariant, so that texts can be compared. `settings` are the gateway's."""
+def running_stack(
+    target: Path,
+    draft: Path | None = None,
+    exact: bool = True,
+    pools: Mapping[str, Mapping[str, Any]] | None = None,
+    **settings: Any,
+) -> Iterator[Stack]:
+    """`draft` None: lookup. `exact`: batch-invariant, so that texts can be compared. `settings` are the gateway's.
+
+    `pools`: further draft workers by the name of their pool, each with its settings.
+    """
     common: dict[str, Any] = {"batch_invariant": exact, "device": "cpu", "slots": 16}
     with ExitStack() as servers:
         target_url = servers.enter_context(_served(create_target_app(TargetWorkerConfig(model=str(target), **common))))
         model = LOOKUP if draft is None else str(draft)
         drafter = DraftWorkerConfig(model=model, grammar_model=str(target), **common)
         draft_url = servers.enter_context(_served(create_draft_app(drafter)))
-        url = servers.enter_context(_gateway(target_url, draft_url, settings))
+        named = {}
+        for name, own in (pools or {}).items():
+            worker = create_draft_app(DraftWorkerConfig(**{**common, **own}))
+            named[name] = [servers.enter_context(_served(worker))]
+        url = servers.enter_context(_gateway(target_url, draft_url, {"draft_pools": named, **settings}))
         yield Stack(url, target_url, draft_url, "tiny")
 
 
@@ -87,7 +100,7 @@ def _gateway(target_url: str, draft_url: str, settings: dict[str, Any]) -> Itera
         }
     )
     with _served(create_app(config, Fleet(config))) as url:
-        _until_ready(url)
+        _until_ready(url, 2 + len(config.draft_pools))
         yield url
 
 
@@ -113,12 +126,12 @@ def _served(app: FastAPI) -> Iterator[str]:
         thread.join(20)
 
 
-def _until_ready(url: str) -> None:
-    """The target is there, and the draft worker too."""
+def _until_ready(url: str, workers: int) -> None:
+    """The target is there, and the draft workers too."""
     give_up = time.monotonic() + _START_SECONDS
     while time.monotonic() < give_up:
         answer = httpx.get(f"{url}/ready", timeout=20)
-        if answer.status_code == 200 and answer.text.count(": ready") == 2:
+        if answer.status_code == 200 and answer.text.count(": ready") == workers:
             return
         time.sleep(0.05)
     raise TimeoutError(f"not ready within {_START_SECONDS} s: {answer.text}")

@@ -35,6 +35,7 @@ def fake_engine(
     runner: FakeRunner,
     role: Literal["draft", "target"],
     config: WorkerConfig,
+    tokenizer: TokenizerInfo | None = None,
 ) -> LoopModel:
     slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
     loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens)
@@ -45,7 +46,7 @@ def fake_engine(
         engine="torch",
         dtype="float32",
         device="cpu",
-        vocabulary=_VOCABULARY,
+        vocabulary=tokenizer.vocabulary if tokenizer is not None else _VOCABULARY,
         special_token_ids=[STOP],
         stop_token_ids=[STOP],
         context_length=runner.slot_length,
@@ -65,7 +66,7 @@ def fake_engine(
         ),
         step_seconds=[],
     )
-    tokenizer = TokenizerInfo(
+    tokenizer = tokenizer or TokenizerInfo(
         model_id="fake",
         tokenizer_json="{}",
         chat_template=None,
@@ -141,12 +142,14 @@ async def target(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
 
 
 @asynccontextmanager
-async def drafter(runner: FakeRunner | None = None, lookup: bool = False, **settings: Any) -> AsyncIterator[Drafter]:
+async def drafter(
+    runner: FakeRunner | None = None, lookup: bool = False, tokenizer: TokenizerInfo | None = None, **settings: Any
+) -> AsyncIterator[Drafter]:
     config = DraftWorkerConfig(**{"slot_hold_ms": 0, **settings})
     runner = runner or FakeRunner(config.slots)
 
     def load(progress: Callable[[str], None]) -> LoopDrafter:
-        return LoopDrafter(fake_engine(runner, "draft", config), config.q_top_k)
+        return LoopDrafter(fake_engine(runner, "draft", config, tokenizer=tokenizer), config.q_top_k)
 
     async with running(create_draft_app(config, None if lookup else load)) as client:
         yield Drafter(client, runner)

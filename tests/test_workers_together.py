@@ -205,7 +205,7 @@ async def speculative(
 
 
 def outcome(plan: RoundPlan, drafts: list[dict[str, Any]], answer: dict[str, Any]) -> RoundOutcome:
-    """As the round loop tells it, on a clock of its own: a draft token costs a tenth of a step."""
+    """As the round loop reports it, on a virtual clock: a draft token costs a tenth of a step."""
     return RoundOutcome(
         asked=plan.draft_tokens,
         num_candidates=plan.num_candidates,

@@ -53,7 +53,7 @@ def held_out_answers(
 
 
 def own_texts(tokenizer: Any, entries: Sequence[Entry], longest: int) -> Corpus | None:
-    """The data's own answers and texts, as they stand; None where it has none."""
+    """The data's own answers and texts, as they stand; None if it has none."""
     sequences = []
     for entry in entries:
         if entry.text:

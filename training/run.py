@@ -133,7 +133,7 @@ def _lasting_name(given: str, files: ModelFiles) -> str:
 
 def kept_ids(corpus: Corpus, size: int | None, vocabulary: int, stops: list[int]) -> tuple[Tensor | None, float]:
     """The `size` ids that are said most often, those that end an answer among them, ascending; and what share of all
-    that is said they are. None where `size` is None or the whole vocabulary."""
+    that is said they are. None if `size` is None or the whole vocabulary."""
     if size is None or size >= vocabulary:
         return None, 1.0
     counts = corpus.token_counts(vocabulary)

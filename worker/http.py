@@ -114,9 +114,10 @@ class Shell:
         # As load balancers ask. A route of its own: in the description of the API one name goes with one method.
         self.app.add_api_route(path, endpoint, methods=["HEAD"], response_model=None, include_in_schema=False)
 
-    async def read_body(self, request: Request) -> bytes:
-        """The whole body. Raises BodyTooLarge, BodyTimeout, ClientGone."""
-        limit = self._config.body_limit_bytes
+    async def read_body(self, request: Request, most: int | None = None) -> bytes:
+        """The whole body, of `most` bytes if that is more than the setting. Raises BodyTooLarge, BodyTimeout,
+        ClientGone."""
+        limit = max(self._config.body_limit_bytes, most or 0)
         return await read_body(
             request,
             max_bytes=limit,

@@ -30,6 +30,8 @@ class ModelDrafter:
 
     async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
         """`tokens` tokens after the context and `ahead`, which is drafted already."""
+        if asked.translator is not None:
+            return await asked.translator.draft(self._engine, asked, ahead, tokens)
         known = self._lookahead.known(asked, ahead) if self._lookahead is not None else None
         if known is None or (len(known.token_ids) < tokens and not known.ends):
             await self._until_free(asked)  # it may have grown meanwhile
@@ -46,6 +48,8 @@ class ModelDrafter:
         return Drafted([joined([first], more.candidates)], more.cached_tokens, more.timings, count)
 
     async def draft(self, asked: Asked) -> Drafted:
+        if asked.translator is not None:
+            return await asked.translator.draft(self._engine, asked, [], asked.tokens)
         if asked.tokens and asked.request.num_candidates == 1:
             return await self.go_on(asked, [], asked.tokens)
         await self._until_free(asked)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from draft_worker.outcomes import Branch
 from engines.drawing import RequestSampling
 from engines.runtime.jobs import Feed, Passed, Steps
+from engines.sampling.columns import Columns
 from protocol.messages import Sampling, TopK
 
 
@@ -17,10 +18,12 @@ def grow(
     on_pass: Callable[[Feed, Passed], object],
     sampling: Sampling | None = None,
     truncate: int | None = None,
+    columns: Columns | None = None,
 ) -> Steps[None]:
     """Grow all branches a token a pass; each pass feeds the branches' tokens anew, as nothing of them is kept.
 
-    `sampling` in place of the request's. With `truncate` tokens are drawn from so many of the likeliest, and q is kept.
+    `sampling` in place of the request's; `columns`: see DrawRequest. With `truncate` tokens are drawn from so many of the
+    likeliest, and q is kept.
     """
     for branch in branches:
         branch.done = len(branch.tokens) >= branch.depth or branch.tokens[-1] in drawing.stops
@@ -50,6 +53,7 @@ def grow(
             allowed=places.allowed,
             start=drawing.length + first,
             truncate=truncate,
+            columns=columns,
         )
         passed = yield feed
         assert passed is not None

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from draft_worker.engine import Drafted
+from draft_worker.engine import Drafted, SharedNoise
 from draft_worker.outcomes import Branch
 from draft_worker.runtime.branches import grow
 from engines.drawing import Limits, RequestSampling
@@ -20,6 +20,7 @@ from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 
 if TYPE_CHECKING:
     from engines.grammar.state import GrammarState
+    from engines.sampling.columns import Columns
 
 _NONE = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.0)
 
@@ -31,9 +32,11 @@ def draft_job(
     limits: Limits,
     q_top_k: int,
     grammar: GrammarState | None = None,
+    shared: SharedNoise | None = None,
 ) -> Job[Drafted]:
     """The job that drafts for a checked request, whose whole context is `ids`. With draft_tokens 0 it only reads it."""
-    drafting = _Drafting(request, RequestSampling(request, ids, limits, grammar), q_top_k)
+    drawing = RequestSampling(request, ids, limits, grammar, shared.position if shared is not None else None)
+    drafting = _Drafting(request, drawing, q_top_k, shared.columns if shared is not None else None)
     usable = len(ids) if request.draft_tokens == 0 else len(ids) - 1
     return Job(ids, request.cache_salt, owner, usable, drafting.steps)
 
@@ -49,11 +52,14 @@ class _Chain:
 
 
 class _Drafting:
-    def __init__(self, request: DraftRequest, drawing: RequestSampling, q_top_k: int) -> None:
+    def __init__(
+        self, request: DraftRequest, drawing: RequestSampling, q_top_k: int, columns: Columns | None = None
+    ) -> None:
         self._request = request
         self._drawing = drawing
         self._depth = request.draft_tokens
         self._q_top_k = q_top_k
+        self._columns = columns
         self._timings = _NONE
         changes = {"temperature": request.candidate_temperature, "top_p": request.candidate_top_p}
         given = {name: value for name, value in changes.items() if value is not None}
@@ -70,7 +76,12 @@ class _Drafting:
         if self._request.num_candidates > 1:
             branches = self._branches(chain)
             yield from grow(
-                self._drawing, chain.tokens, branches, lambda feed, passed: self._count(passed), self._branch_sampling
+                self._drawing,
+                chain.tokens,
+                branches,
+                lambda feed, passed: self._count(passed),
+                self._branch_sampling,
+                columns=self._columns,
             )
             candidates += [Candidate(token_ids=chain.tokens[: branch.at] + branch.tokens) for branch in branches]
         return Drafted(candidates, seat.cached_tokens, self._timings)
@@ -80,6 +91,7 @@ class _Drafting:
         feed = self._drawing.ids[seat.length :]
         request = self._request
         alone = request.num_candidates == 1 and not request.want_q and request.grammar is None
+        alone = alone and self._columns is None
         while len(chain.tokens) < self._depth:
             next_place = self._drawing.after([chain.tokens])
             passed = self._count(
@@ -93,6 +105,7 @@ class _Drafting:
                         top2=self._request.num_candidates > 1,
                         truncate=self._q_top_k if self._request.want_q else None,
                         chain=self._depth - len(chain.tokens) if alone else 0,
+                        columns=self._columns,
                     )
                 )
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from config.workers import DraftWorkerConfig
-from draft_worker.engine import Drafted, capabilities
+from draft_worker.engine import Drafted, SharedNoise, capabilities
 from draft_worker.metrics import DraftMetrics
 from draft_worker.outcomes import Ahead
 from draft_worker.runtime.ahead import ahead_job
@@ -29,13 +29,22 @@ def load_drafter(
 class LoopDrafter:
     """A DraftEngine (draft_worker/engine.py)."""
 
+    shares_noise = True
+
     def __init__(self, model: LoopModel, q_top_k: int) -> None:
         self.model = model
         self._q_top_k = q_top_k
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
+    async def draft(
+        self,
+        request: DraftRequest,
+        ids: list[int],
+        owner: int | None,
+        deadline: float,
+        shared: SharedNoise | None = None,
+    ) -> Drafted:
         grammar = await self.model.grammars.state(request.grammar, owner, deadline)
-        job = draft_job(request, ids, owner, self.model.limits, self._q_top_k, grammar)
+        job = draft_job(request, ids, owner, self.model.limits, self._q_top_k, grammar, shared)
         return await self.model.loop.run(job, deadline)
 
     async def look_ahead(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from config.workers import DraftWorkerConfig
-from draft_worker.engine import Drafted, capabilities
+from draft_worker.engine import Drafted, SharedNoise, capabilities
 from draft_worker.metrics import DraftMetrics
 from draft_worker.vllm import rows
 from draft_worker.vllm.draft import VllmDraft
@@ -43,12 +43,22 @@ def load_drafter(
 class VllmDrafter:
     """A DraftEngine (draft_worker/engine.py)."""
 
+    shares_noise = False
+
     def __init__(self, model: VllmModel, q_top_k: int) -> None:
         self.model = model
         vocabulary = model.info.vocabulary
         self._q_top_k = min(q_top_k, vocabulary.logits_size) if vocabulary is not None else q_top_k
 
-    async def draft(self, request: DraftRequest, ids: list[int], owner: int | None, deadline: float) -> Drafted:
+    async def draft(
+        self,
+        request: DraftRequest,
+        ids: list[int],
+        owner: int | None,
+        deadline: float,
+        shared: SharedNoise | None = None,
+    ) -> Drafted:
+        assert shared is None, "shares_noise is false"
         grammar = await self.model.grammars.state(request.grammar, owner, deadline)
         drawing = RequestSampling(request, ids, self.model.limits, grammar)
         drafting = VllmDraft(self.model.engine, request, drawing, self._q_top_k)

@@ -23,7 +23,7 @@ _HARMLESS = frozenset({
 
 
 class Shape:
-    """What nearly all architectures have, by transformers' names."""
+    """The fields of nearly all architectures, by transformers' names."""
 
     def __init__(self, model: GgufModel, arch: str) -> None:
         self.model, self.arch = model, arch
@@ -47,7 +47,7 @@ class Shape:
         return self.model.metadata.need(f"{self.arch}.{key}")
 
     def number(self, key: str, default: int | None = None) -> int:
-        """A number that may be written once for every layer. Raises ModelError where layers differ."""
+        """A number that may be written once for every layer. Raises ModelError if layers differ."""
         value = self.need(key) if default is None else self.get(key, default)
         numbers = {int(one) for one in value} if isinstance(value, list) else {int(value)}
         if len(numbers) != 1:
@@ -68,7 +68,7 @@ class Shape:
         return found
 
     def common(self, *, rope: dict[str, Any] | None = None, epsilon: str = "layer_norm_rms_epsilon") -> dict[str, Any]:
-        """The fields that decoders of Llama's build share."""
+        """The fields that Llama-like decoders share."""
         name = {"layer_norm_rms_epsilon": "rms_norm_eps", "layer_norm_epsilon": "layer_norm_eps"}[epsilon]
         return {
             "vocab_size": self.model.shape("token_embd.weight")[0],
@@ -94,14 +94,14 @@ class Shape:
         return {name: int(self.need("expert_count")), "num_experts_per_tok": int(self.need("expert_used_count"))}
 
     def expert_width(self) -> int:
-        """The rows of an expert's matrix. Raises ModelError where the key beside it says otherwise."""
+        """The rows of an expert's matrix. Raises ModelError if the key beside it contradicts it."""
         width = self.model.shape("blk.0.ffn_gate_exps.weight")[1]
         if int(self.get("expert_feed_forward_length", width) or width) != width:
             raise ModelError(f"experts are {width} wide, and {self.arch}.expert_feed_forward_length says otherwise")
         return width
 
     def plain_weights(self) -> None:
-        """Raises ModelError where what experts say is weighted in some other way than the architecture's own."""
+        """Raises ModelError if the experts' outputs are weighted in another way than the architecture's own."""
         scale = float(self.get("expert_weights_scale", 0.0) or 0.0)
         if scale not in (0.0, 1.0):
             raise ModelError(f"{self.arch}.expert_weights_scale {scale} is not supported")
@@ -189,7 +189,7 @@ def _gemma2(shape: Shape) -> tuple[str, dict[str, Any]]:
 
 
 def _gemma3(shape: Shape) -> tuple[str, dict[str, Any]]:
-    """Scaling is for the layers that see everything; the others keep their base of 10⁴, whatever it is."""
+    """Only the layers with full attention are scaled; the others always keep their base of 10⁴."""
     pattern = shape.get("attention.sliding_window_pattern", 6)
     if isinstance(pattern, list):
         kinds = ["sliding_attention" if local else "full_attention" for local in pattern]

@@ -34,7 +34,7 @@ class Metadata:
         return self._values.get(key, default)
 
     def need(self, key: str) -> Any:
-        """The value of `key`. Raises ModelError where there is none."""
+        """The value of `key`. Raises ModelError if there is none."""
         if key not in self._values:
             raise ModelError(f"its GGUF metadata has no {key}")
         return self.get(key)
@@ -56,13 +56,13 @@ class GgufModel:
     tensors: dict[str, Any] = field(default_factory=dict)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """As torch has it: rows first. Raises ModelError where there is no such tensor."""
+        """As torch has it: rows first. Raises ModelError if there is no such tensor."""
         if name not in self.tensors:
             raise ModelError(f"tensor {name} is missing from its GGUF file")
         return tuple(int(extent) for extent in reversed(self.tensors[name].shape))
 
     def values(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """A tensor in float32. Raises ModelError where its type is one that can't be read."""
+        """A tensor in float32. Raises ModelError if its type is one that can't be read."""
         from gguf import dequantize
 
         tensor = self.tensors[name]

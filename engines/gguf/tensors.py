@@ -76,7 +76,7 @@ class _Weights:
         self.names: dict[str, str] = {}
 
     def of(self, name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """A weight by transformers' name. Raises ModelError where the file has none."""
+        """A weight by transformers' name. Raises ModelError if the file has none."""
         experts = _EXPERTS.fullmatch(name)
         if experts is not None:
             layer, kind = experts[1], experts[2]

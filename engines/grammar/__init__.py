@@ -1,4 +1,4 @@
 """Structured output: the tokens a grammar permits at every position of a sequence and its drafts.
 
-docs/structured_output.md tells what is supported.
+docs/structured_output.md lists what is supported.
 """

@@ -20,7 +20,7 @@ MAX_STATES = 4_000
 
 
 class Language(Protocol):
-    """A deterministic automaton given by its rules. `charsets` are all the sets of characters that it tells apart."""
+    """A deterministic automaton given by its rules. `charsets` are all the sets of characters that it distinguishes."""
 
     @property
     def charsets(self) -> Sequence[CharSet]: ...
@@ -28,7 +28,7 @@ class Language(Protocol):
     def start(self) -> Hashable: ...
 
     def step(self, state: Any, point: int) -> Hashable | None:
-        """The state after a character, None where no text that begins so is in the language."""
+        """The state after a character, None if no text that begins so is in the language."""
         ...
 
     def accepts(self, state: Any) -> bool: ...
@@ -36,7 +36,7 @@ class Language(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A language by its name, which the one who combines it can look up."""
+    """A language by its name, for whoever combines it to look up."""
 
     kind: str
     value: Hashable = None
@@ -77,7 +77,7 @@ def atoms(expr: Expr) -> list[Atom]:
 
 
 def evaluate(expr: Expr, truth: Callable[[Atom], bool | None]) -> bool | None:
-    """Three-valued: None where it depends on atoms whose truth is None."""
+    """Three-valued: None if it depends on atoms whose truth is None."""
     if isinstance(expr, Atom):
         return truth(expr)
     if isinstance(expr, Not):
@@ -106,7 +106,7 @@ def matches(expr: Expr, language: Callable[[Atom], Language], text: str) -> bool
 
 
 def build(expr: Expr, language: Callable[[Atom], Language], alphabet: CharSet = ANY) -> Automaton:
-    """The least automaton of the expression over an alphabet. Raises GrammarError where it is too large."""
+    """The least automaton of the expression over an alphabet. Raises GrammarError if it is too large."""
     names = atoms(expr)
     known = [language(atom) for atom in names]
     index = {atom: place for place, atom in enumerate(names)}

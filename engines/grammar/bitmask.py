@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def unpack(bitmask: Tensor, vocabulary: int) -> Tensor:
-    """int32 [R, ⌈V / 32⌉] → bool [R, V], True where permitted."""
+    """int32 [R, ⌈V / 32⌉] → bool [R, V], True if permitted."""
     bits = torch.arange(32, dtype=torch.int32, device=bitmask.device)
     return (bitmask[:, :, None] >> bits).bitwise_and_(1).bool().flatten(1)[:, :vocabulary]
 
@@ -31,7 +31,7 @@ def permits_other_than(row: Tensor, token_ids: Collection[int]) -> bool:
 
 
 def only_permitted(row: Tensor) -> int | None:
-    """The one token that a packed row permits, None where it permits none or several."""
+    """The one token that a packed row permits, None if it permits none or several."""
     words = row.nonzero().flatten()
     if len(words) != 1:
         return None

@@ -26,7 +26,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def check_time() -> None:
-    """Raises GrammarError where the time is up."""
+    """Raises GrammarError if the time is up."""
     if time.thread_time() > _deadline.get():
         raise GrammarError(f"takes more than {MAX_SCHEMA_SECONDS:g} s to turn into a grammar")
 
@@ -43,7 +43,7 @@ _PART = re.compile(
 
 
 def check_repetition(text: str, *, ebnf: bool) -> None:
-    """Raises GrammarError where a count, nested counts (multiplied), or the number of quantifiers is too high.
+    """Raises GrammarError if a count, nested counts (multiplied), or the number of quantifiers is too high.
 
     In an EBNF, where rules name each other, the largest counts of two rules count as nested.
     """

@@ -1,7 +1,7 @@
 """What a schema says about numbers, as languages over their digits.
 
 A constrained number is written without an exponent, 0 without a minus sign. Values are compared exactly, as decimals:
-0.3 is a multiple of 0.1, as JSON Schema has it, whatever binary floating point makes of it.
+0.3 is a multiple of 0.1, by JSON Schema's rules, whatever binary floating point makes of it.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ class RegexLanguage:
 def _with_duty(
     duties: list[tuple[bool, Threads]] | None, negative: bool, inner: Threads
 ) -> list[tuple[bool, Threads]] | None:
-    """The duties with one more; None where it has failed. One that is fulfilled is gone."""
+    """The duties with one more; None if it has failed. One that is fulfilled is gone."""
     if duties is None:
         return None
     matched = (_ACCEPT, _NO_DUTIES) in inner

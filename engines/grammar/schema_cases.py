@@ -46,7 +46,7 @@ _Pending = tuple[tuple[Node, frozenset[Schema]], ...]  # each with the reference
 def cases(nodes: Case, document: Document, overlap: Callable[[Case], bool]) -> list[Case]:
     """The alternatives, each a list of nodes that are not negated, of which only keywords of types count.
 
-    `overlap` tells whether a value may fit all nodes; where unsure, True. Raises GrammarError.
+    `overlap` returns whether a value may fit all nodes; if unsure, True. Raises GrammarError.
     """
     found: list[Case] = []
     for case in _Split(document, overlap).split(tuple((node, frozenset()) for node in nodes), ()):

@@ -21,7 +21,7 @@ from engines.grammar.strings import ANY_STRING, character_class, finite, spelled
 
 MAX_RULES = 30_000
 MAX_COUNTED = 200
-"""Characters that a string without other constraints is counted up to; beyond, it holds none that JSON escapes."""
+"""The largest maxLength of a free string with escapes; a longer one holds no character that JSON escapes."""
 
 # Free strings may be spelled with every escape that JSON has, but for halves of surrogate pairs alone.
 _STATIC = (
@@ -40,7 +40,7 @@ number ::= "-"? ("0" | [1-9] [0-9]*) ("." place_1)? ([eE] [+-]? [0-9] [0-9]?)?
 
 
 class _Ref(str):
-    """The name of a rule, where a plain string is EBNF as it stands."""
+    """The name of a rule; a plain str is EBNF."""
 
     __slots__ = ()
 
@@ -51,7 +51,7 @@ _Depth = Literal["json", "root", "member"]
 
 
 def schema_ebnf(schema: Any, layout: Layout | None = None) -> str:
-    """An EBNF with a rule `root`, of an object where there is a `layout`; without, of a value as JSON.
+    """An EBNF with a rule `root`: of an object in the `layout`, or without one, of a value as JSON.
 
     Raises GrammarError by the path of what cannot be enforced.
     """
@@ -62,7 +62,7 @@ def schema_ebnf(schema: Any, layout: Layout | None = None) -> str:
 
 
 def literal(text: str) -> str:
-    """EBNF of a text."""
+    """EBNF that matches exactly this text."""
     return '"' + "".join(f"\\U{ord(c):08x}" if c in '"\\' or not c.isprintable() else c for c in text) + '"'
 
 
@@ -127,7 +127,7 @@ class _Writer:
         return found
 
     def _constants(self, values: list[Any], path: str, layout: Layout) -> list[_Alternative]:
-        """Constants that are strings stand without JSON's quotes; others as JSON, which must have no objects there."""
+        """String constants have no quotes; others are JSON, which must not contain objects here."""
         found: list[_Alternative] = []
         for value in values:
             if isinstance(value, str):
@@ -141,7 +141,7 @@ class _Writer:
         return found
 
     def _unquoted(self, exprs: list[Expr]) -> list[_Alternative]:
-        """Strings as the layout has them, without JSON's escapes."""
+        """Strings in the layout's form, without JSON's escapes."""
         assert self._layout is not None
         expr = self._layout.string(exprs[0] if len(exprs) == 1 else Or(tuple(dict.fromkeys(exprs))))
         quote = self._layout.quote
@@ -174,7 +174,7 @@ class _Writer:
         return [['"\\""', self._automaton("string", expr, string_automaton, quoted=True)]]
 
     def _counted(self, least: int, most: int) -> _Ref:
-        """The rest of a string of so many characters. Most fields have a length of their own: all share one chain."""
+        """The rest of a string of so many characters. Fields of all lengths share one chain of rules."""
         key = least, most
         if key not in self._chain:
             name = self._chain[key] = self._new()
@@ -236,7 +236,7 @@ class _Writer:
         return self._value(nodes, depth)
 
     def name(self, expr: Expr, path: str, layout: Layout | None) -> list[_Alternative]:
-        """Names that are not declared."""
+        """Undeclared names."""
         if layout is None:
             alternatives: list[_Alternative] = with_path(path, lambda: self._string([expr]))
             return alternatives
@@ -305,7 +305,7 @@ class _ObjectWriter:
         return found
 
     def _declared(self, name: str, separator: list[str]) -> list[str]:
-        """What stands before the value of a declared property."""
+        """The text before the value of a declared property."""
         layout = self._layout
         if layout is None:
             return [literal((", " if separator else "") + _dump(name) + ": ")]
@@ -318,7 +318,7 @@ class _ObjectWriter:
 
 
 def _lengths(expr: Expr) -> tuple[int, int | None] | None:
-    """The bounds where an expression says nothing but lengths."""
+    """The bounds, if the expression is about lengths only."""
     if not isinstance(expr, And) or not all(isinstance(p, Atom) and p.kind in ("least", "most") for p in expr.parts):
         return None
     least = max((int(p.value) for p in expr.parts if isinstance(p, Atom) and p.kind == "least"), default=0)  # type: ignore[call-overload]
@@ -329,7 +329,7 @@ def _lengths(expr: Expr) -> tuple[int, int | None] | None:
 
 
 def _productive(rules: dict[str, list[_Alternative]]) -> dict[str, list[_Alternative]]:
-    """Without alternatives that lead to no text, and rules that have none left or that nothing uses."""
+    """Removes alternatives that lead to no text, rules without alternatives, and unused rules."""
     static = {"string", "integer", "number"}
     good = set(static)
     users: dict[str, list[tuple[str, int]]] = {}

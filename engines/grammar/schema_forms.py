@@ -1,4 +1,4 @@
-"""What values schemas allow together, kind by kind: the step between JSON Schema and a grammar."""
+"""The values that schemas allow together, kind by kind: the step between JSON Schema and a grammar."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ObjectForm:
 
 @dataclass(slots=True)
 class Form:
-    """All values that are allowed: `constants` as they are, the rest by kind. An expression of None: none."""
+    """All allowed values: `constants`, and others by kind. An expression of None: no value of that kind."""
 
     constants: list[Any] = field(default_factory=list)
     numbers: list[Expr] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Forms:
         return form
 
     def possible(self, nodes: Case) -> bool:
-        """Whether a value may meet all nodes; True where that takes too long to tell."""
+        """Whether a value may meet all nodes; True if finding out takes too long."""
         if self._depth >= _GUARD:
             return True
         self._depth += 1
@@ -200,7 +200,7 @@ class Forms:
         return groups
 
     def _fits(self, case: Case, value: Any, kinds: frozenset[str]) -> bool:
-        """Whether a constant meets a case, as JSON Schema has it."""
+        """Whether a constant meets a case, by JSON Schema's rules."""
         if kind_of(value) not in kinds:
             return False
         return all(self._meets(node.schema, value) for node in case)
@@ -244,13 +244,13 @@ class Forms:
         return True
 
     def meets_all(self, schema: Schema, value: Any) -> bool:
-        """Whether a value is valid, as JSON Schema has it."""
+        """Whether a value is valid, by JSON Schema's rules."""
         strictly = self._cases((Node(schema, strict=True),))
         return any(self._fits(case, value, _kinds(case)) for case in strictly)
 
 
 class _Source:
-    """What one node says about properties."""
+    """One node's constraints on properties."""
 
     def __init__(self, node: Node) -> None:
         words = node.schema.words
@@ -278,7 +278,7 @@ class _Source:
 
 
 class _Properties:
-    """What the nodes of a case say about properties together."""
+    """The constraints of all nodes of a case on properties."""
 
     def __init__(self, case: Case) -> None:
         self._sources = [_Source(node) for node in case]
@@ -293,7 +293,7 @@ class _Properties:
         self._listed = frozenset(self.listed)
 
     def value(self, name: str, *, required: bool) -> Case | None:
-        """The schemas of a property; None where it may not be there."""
+        """The schemas of a property; None if it may not be there."""
         matched = any(matches(Atom("pattern", pattern), string_language, name) for pattern in self.patterns)
         if self._closed and name not in self._listed and not matched and not required:
             return None
@@ -307,7 +307,7 @@ class _Properties:
 
 
 def _kinds(case: Case) -> frozenset[str]:
-    """The kinds of value a case allows, as said, or as its keywords imply where nothing is said."""
+    """The kinds of value that a case allows: by its `type`, or as its keywords imply."""
     said = [node.schema.words["type"] for node in case if "type" in node.schema.words]
     if said:
         return frozenset.intersection(*said)

@@ -1,4 +1,4 @@
-"""JSON schemas read into a form that can be reasoned about: every keyword checked, what can't be held refused by path.
+"""Reads JSON schemas: every keyword is checked, and what can't be enforced is refused with its path.
 
 Keywords and their meaning: JSON Schema 2020-12 (https://json-schema.org/draft/2020-12/json-schema-validation), and of
 draft-07 what it writes otherwise: lists in `items`, `additionalItems`, `dependencies`.
@@ -32,7 +32,7 @@ OF_TYPE = {
     "number": frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}),
 }  # fmt: skip
 NUMBERS = frozenset({"integer", "fraction"})
-"""A number is one that is whole or one that is not: JSON Schema's `number` is both."""
+"""A number is an integer or a fraction; JSON Schema's `number` is both."""
 KINDS = frozenset({"null", "boolean", "string", "array", "object"}) | NUMBERS
 TYPES = frozenset({"object", "array", "string", "number", "integer", "boolean", "null"})
 UNSUPPORTED = frozenset(
@@ -51,7 +51,7 @@ STRING_ATOMS = {"minLength": "least", "maxLength": "most", "pattern": "pattern",
 
 @dataclass(eq=False, slots=True)
 class Schema:
-    """One schema. `always`: what a schema that is just true or false says. `words`: keywords, schemas in them read.
+    """One schema. `always`: of a schema that is just true or false. `words`: its keywords, their schemas read.
 
     Number and string keywords hold Atoms, `type` the KINDS, `enum` its values (`const` is one of one value).
     """
@@ -227,7 +227,7 @@ def refuse(path: str, problem: str) -> NoReturn:
 
 
 def with_path(path: str, work: Any) -> Any:
-    """What `work` returns; a GrammarError of its gets the path put before its message."""
+    """What `work` returns; the message of its GrammarError is prefixed with the path."""
     try:
         return work()
     except GrammarError as error:

@@ -46,7 +46,7 @@ class Grammars:
         except ImportError as error:
             logger.warning("no structured output: %s (pip install 'tandem[grammar]')", error)
             return cls()
-        from engines.grammar.vocabulary import UnsupportedTokenizer
+        from engines.token_bytes import UnsupportedTokenizer
 
         try:
             return cls(GrammarCompiler.from_tokenizer_json(tokenizer_json, logits_size, stop_token_ids))

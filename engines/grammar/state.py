@@ -81,7 +81,7 @@ class GrammarState:
     def masks_along(self, draft_ids: Sequence[int], parents: Sequence[int] | None = None) -> DraftMasks:
         """Masks along a chain of drafts, or a tree: `parents[i] < i`, -1 the context's end. The state stays as it is.
 
-        Raises GrammarError where the grammar takes too long (MAX_MASK_SECONDS for one mask).
+        Raises GrammarError if the grammar takes too long (MAX_MASK_SECONDS for one mask).
         """
         count = len(draft_ids)
         bitmask = torch.full((count + 1, self._compiled.words), -1, dtype=torch.int32)
@@ -120,7 +120,7 @@ class GrammarState:
             self._rollback(len(self._tokens) - base)
 
     def jump_forward_text(self) -> str:
-        """The text that must come next, whatever tokens spell it ("" where several texts may).
+        """The text that must come next, whatever tokens spell it ("" if several texts may).
 
         Good material for a draft once encoded. Its last token had better be left out: what follows may join it.
         """

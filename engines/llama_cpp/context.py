@@ -98,7 +98,7 @@ class Context:
     """Keys and values of all sequences in one buffer, and the graph that computes over it."""
 
     def __init__(self, model: LoadedGguf, options: Options) -> None:
-        """Raises ModelError where llama.cpp can't make one."""
+        """Raises ModelError if llama.cpp can't make one."""
         api, library = model.api, model.library
         self.api = api
         self.model = model

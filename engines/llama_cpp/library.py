@@ -73,7 +73,7 @@ class Library:
         return str(self.api.llama_print_system_info().decode())
 
     def thread_pool(self, threads: int) -> int | None:
-        """A ggml thread pool whose threads do not poll for work; None where the library has none to give.
+        """A ggml thread pool whose threads do not poll for work; None if the library has none to give.
 
         Builds with OpenMP take OpenMP's threads anyway: how those wait is set in the environment (engines.table).
         """
@@ -115,7 +115,7 @@ _loaded: list[Library] = []
 
 
 def library() -> Library:
-    """Raises ModelError where llama-cpp-python is not installed."""
+    """Raises ModelError if llama-cpp-python is not installed."""
     if not _loaded:
         _loaded.append(Library())
     return _loaded[0]

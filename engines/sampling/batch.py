@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from basics.names import GREEDY_TEMPERATURE
+from engines.sampling.columns import Columns
 from engines.sampling.distribution import Distribution
 from engines.sampling.draw import draw, draw_top2
 from engines.sampling.process import UnusableLogits, process
@@ -26,12 +27,14 @@ _TWO_LIKELIEST = {"temperature": 1.0, "top_k": 2, "top_p": 1.0, "min_p": 0.0}
 class DrawRequest:
     """Tokens to be drawn, one from each row of logits; `rows` says how. `allowed` is what a grammar permits there, a
     bitmask int32 [rows, W]. `truncate`: tokens come from the likeliest K alone; `top2`: the runner-up is returned too.
+    `columns`: the noise is shared in another vocabulary than the model's.
     """
 
     rows: Sequence[SamplingRow] = ()
     allowed: Tensor | None = None
     top2: bool = False
     truncate: int | None = None
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ def _draw_together(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | 
     left = list(range(len(asked)))
     while left:
         rows = [row for i in left for row in asked[i][1].rows]
-        logits = torch.cat([asked[i][0] for i in left]) if len(left) > 1 else asked[left[0]][0]
+        each = [_drawable(*asked[i]) for i in left]
+        logits = torch.cat(each) if len(each) > 1 else each[0]
         try:
             distribution = process(logits, rows, _allowed([asked[i][1] for i in left], logits.device))
         except UnusableLogits as error:
@@ -91,16 +95,20 @@ def _draw_together(asked: Sequence[tuple[Tensor, DrawRequest]]) -> list[Draws | 
     return [answer for answer in answers if answer is not None]
 
 
+def _drawable(logits: Tensor, request: DrawRequest) -> Tensor:
+    return logits if request.columns is None else request.columns.masked(logits)
+
+
 def _draw(distribution: Distribution, logits: Tensor, requests: Sequence[DrawRequest]) -> list[Draws]:
     """Requests that draw in one way are drawn together."""
-    ways: dict[tuple[bool, int | None], list[int]] = defaultdict(list)
+    ways: dict[tuple[bool, int | None, Columns | None], list[int]] = defaultdict(list)
     for number, request in enumerate(requests):
-        ways[request.top2, request.truncate].append(number)
+        ways[request.top2, request.truncate, request.columns].append(number)
     starts = [0]
     for request in requests:
         starts.append(starts[-1] + len(request.rows))
     answers: dict[int, Draws] = {}
-    for (top2, truncate), numbers in ways.items():
+    for (top2, truncate, columns), numbers in ways.items():
         rows = [row for number in numbers for row in requests[number].rows]
         chosen, chosen_logits = distribution, logits
         if len(numbers) < len(requests):
@@ -111,7 +119,11 @@ def _draw(distribution: Distribution, logits: Tensor, requests: Sequence[DrawReq
         if truncate is not None:
             chosen = chosen.truncate(truncate)
         permitted = _allowed([requests[number] for number in numbers], logits.device) if top2 else None
-        drawn = _top2(chosen, chosen_logits, rows, permitted) if top2 else DrawnTokens(draw(chosen, rows).tolist())
+        noise_ids = columns.noise_ids.to(logits.device) if columns is not None else None
+        if top2:
+            drawn = _top2(chosen, chosen_logits, rows, permitted, noise_ids)
+        else:
+            drawn = DrawnTokens(draw(chosen, rows, noise_ids=noise_ids).tolist())
         place = 0
         for number in numbers:
             stop = place + len(requests[number].rows)
@@ -142,9 +154,13 @@ def _allowed(requests: Sequence[DrawRequest], device: torch.device) -> Tensor | 
 
 
 def _top2(
-    distribution: Distribution, logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None
+    distribution: Distribution,
+    logits: Tensor,
+    rows: Sequence[SamplingRow],
+    allowed: Tensor | None,
+    noise_ids: Tensor | None,
 ) -> DrawnTokens:
-    best = draw_top2(distribution, rows)
+    best = draw_top2(distribution, rows, noise_ids=noise_ids)
     drawn = DrawnTokens(best.first.tolist(), best.second.tolist(), best.gap.tolist())
     greedy = [i for i, row in enumerate(rows) if row.sampling.temperature < GREEDY_TEMPERATURE]
     if greedy:

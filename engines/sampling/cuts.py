@@ -40,7 +40,7 @@ def cut(x: Tensor, rows: Sequence[SamplingRow], places: Tensor) -> list[Part]:
         if len(found):
             parts.append(_part(places[found], values[found], ids[found], count[found]))
         x, places, rows = x[rest], places[rest], [rows[i] for i in rest.tolist()]
-    raise AssertionError("ranking the whole vocabulary tells every cut")
+    raise AssertionError("ranking the whole vocabulary decides every cut")
 
 
 def _widths(rows: Sequence[SamplingRow], vocabulary: int) -> list[int]:

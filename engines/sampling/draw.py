@@ -19,28 +19,36 @@ from engines.sampling.rows import SamplingRow
 from engines.sampling.tiles import tiles
 
 
-def draw(distribution: Distribution, rows: Sequence[SamplingRow], stream: int = noise.DRAW) -> Tensor:
-    """One token a row, int64 [R]: a pure function of the row's distribution, seed and position, and the stream."""
-    return draw_keyed(distribution, row_keys(rows, stream, distribution.device))
+def draw(
+    distribution: Distribution,
+    rows: Sequence[SamplingRow],
+    stream: int = noise.DRAW,
+    noise_ids: Tensor | None = None,
+) -> Tensor:
+    """One token a row, int64 [R]: a pure function of the row's distribution, seed and position, and the stream.
+
+    `noise_ids` int64 [V] has the id whose noise each token takes (engines/sampling/columns.py); None: its own.
+    """
+    return draw_keyed(distribution, row_keys(rows, stream, distribution.device), noise_ids)
 
 
-def draw_keyed(distribution: Distribution, keys: Tensor) -> Tensor:
+def draw_keyed(distribution: Distribution, keys: Tensor, noise_ids: Tensor | None = None) -> Tensor:
     """`draw` with the rows' noise keys at hand, int64 [R]."""
 
-    return distribution.by_row(lambda part: draw_logits(part.logits, part.token_ids, keys[part.rows]))
+    return distribution.by_row(lambda part: draw_logits(part.logits, part.token_ids, keys[part.rows], noise_ids))
 
 
-def draw_logits(logits: Tensor, token_ids: Tensor | None, keys: Tensor) -> Tensor:
+def draw_logits(logits: Tensor, token_ids: Tensor | None, keys: Tensor, noise_ids: Tensor | None = None) -> Tensor:
     """One token a row, int64 [r], of logits float [r, K] over ids int64 [r, K] (None: all), under keys int64 [r]."""
     if token_ids is not None:
-        return (
-            token_ids[:, 0] if token_ids.shape[-1] == 1 else lowest_best(_perturbed(logits, token_ids, keys), token_ids)
-        )
+        if token_ids.shape[-1] == 1:
+            return token_ids[:, 0]
+        return lowest_best(_perturbed(logits, token_ids, keys, noise_ids), token_ids)
     token = torch.zeros_like(keys)
     best = torch.full(keys.shape, -torch.inf, dtype=torch.float64, device=keys.device)
     for columns in tiles(logits):
         ids = torch.arange(columns.start, columns.stop, device=keys.device)
-        perturbed = _perturbed(logits[:, columns], ids, keys)
+        perturbed = _perturbed(logits[:, columns], ids, keys, noise_ids)
         place = perturbed.argmax(dim=-1)
         value = perturbed.gather(-1, place[:, None])[:, 0]
         token = torch.where(value > best, place + columns.start, token)
@@ -60,12 +68,17 @@ class Top2:
     gap: Tensor
 
 
-def draw_top2(distribution: Distribution, rows: Sequence[SamplingRow], stream: int = noise.DRAW) -> Top2:
+def draw_top2(
+    distribution: Distribution,
+    rows: Sequence[SamplingRow],
+    stream: int = noise.DRAW,
+    noise_ids: Tensor | None = None,
+) -> Top2:
     """`draw`, and the runner-up: what candidates i ≥ 1 branch off to, and where (the smallest gap)."""
     keys = row_keys(rows, stream, distribution.device)
 
     def two(part: Part) -> Tensor:
-        perturbed = _perturbed(part.logits, part.token_ids, keys[part.rows])
+        perturbed = _perturbed(part.logits, part.token_ids, keys[part.rows], noise_ids)
         one = lowest_best(perturbed, part.token_ids)
         ids = part.token_ids if part.token_ids is not None else torch.arange(perturbed.shape[-1], device=keys.device)
         rest = perturbed.masked_fill(ids == one[:, None], -torch.inf)
@@ -82,7 +95,7 @@ def draw_top(distribution: Distribution, rows: Sequence[SamplingRow], k: int, st
     keys = row_keys(rows, stream, distribution.device)
 
     def best(part: Part) -> Tensor:
-        perturbed = _perturbed(part.logits, part.token_ids, keys[part.rows])
+        perturbed = _perturbed(part.logits, part.token_ids, keys[part.rows], None)
         values, ids = torch.topk(perturbed, min(k, perturbed.shape[-1]))
         if part.token_ids is not None:
             ids = part.token_ids.gather(-1, ids)
@@ -99,10 +112,12 @@ def row_keys(rows: Sequence[SamplingRow], stream: int, device: torch.device) -> 
     return noise.row_keys(seeds, stream, positions)
 
 
-def _perturbed(logits: Tensor, token_ids: Tensor | None, keys: Tensor) -> Tensor:
+def _perturbed(logits: Tensor, token_ids: Tensor | None, keys: Tensor, noise_ids: Tensor | None) -> Tensor:
     """Processed logits plus noise, float64 [r, K]."""
     if token_ids is None:
         token_ids = torch.arange(logits.shape[-1], device=logits.device)
+    if noise_ids is not None:
+        token_ids = noise_ids[token_ids]
     return noise.gumbel_from_hash(noise.hash_ids(keys, token_ids)).add_(logits)
 
 

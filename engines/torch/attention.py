@@ -21,17 +21,17 @@ from engines.torch.segments import Segment
 
 ATTENTION_NAME = "tandem"
 PASS_ARGUMENT = "tandem_pass"
-# What transformers hands to every attention function and that changes nothing here: positions are in the plan.
+# Arguments that transformers passes to every attention function and that have no effect here: the plan has positions.
 _HARMLESS = frozenset({"position_ids", "is_causal", "cache_position", "dropout"})
 
 
 class UnsupportedAttention(ModelError):
-    """The model asks for something in its attention that Tandem's does not compute."""
+    """The model's attention needs something that Tandem's does not compute."""
 
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """What a layer does beside plain attention over everything before a token.
+    """What a layer does beyond plain attention over everything before a token.
 
     `window`: a token sees itself and the `window` - 1 tokens before it. `softcap`: scores become softcap · tanh(score
     / softcap) (Gemma 2, arXiv:2408.00118). `sinks` [heads]: one more score for every head, which takes its share of the
@@ -44,7 +44,7 @@ class Special:
 
 
 class AttentionPass(Protocol):
-    """One forward pass, as its attention layers see it. `slot_length` is the longest a sequence may become."""
+    """One forward pass, as its attention layers see it. `slot_length` is the most tokens a sequence may have."""
 
     slot_length: int
 
@@ -172,7 +172,7 @@ def special_attention(
 
 @dataclass(slots=True)
 class ShapeProbe:
-    """Stands in for attention once, to learn the shapes that the model's layers really have, and their windows."""
+    """Replaces attention for one pass, to learn the true shapes of the model's layers and their windows."""
 
     slot_length: int
     heads: dict[int, int] = field(default_factory=dict)

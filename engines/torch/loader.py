@@ -12,11 +12,13 @@ from safetensors import SafetensorError
 
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
+from engines.lent import lent
 from engines.model_building import MODEL_BUILDING
 from engines.models import ModelFiles, weight_files
 from engines.runtime.rows import Row
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
 from engines.torch.draft_weights import load_draft
+from engines.torch.lent_model import shares_with
 from engines.torch.linear import pack_linear_layers, packed_head_bytes
 from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, weight_bytes
 from engines.torch.quantization import check_quantization
@@ -64,6 +66,7 @@ def load_runner(
     except (OSError, ValueError) as error:
         raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
     length = slot_length or context_length(config)
+    given = lent(files.folder)
     if batch_invariant:
         check_environment(place, kind, config)
     try:
@@ -73,11 +76,17 @@ def load_runner(
         shape = cache_shape(config)
         states = state_bytes(config, kind)
         slots = slots_within(kv_memory_bytes, shape, length, kind, states) if num_slots is None else num_slots
-        weights = weight_bytes(files.folder, kind) + packed_head_bytes(config, kind, place)
+        # What is in memory already takes no more of it.
+        weights = 0 if given is not None else weight_bytes(files.folder, kind) + packed_head_bytes(config, kind, place)
         check_fits(weights, shape, slots, length, kind, place, states)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
-    if files.parts is not None:
+    if given is not None:
+        try:
+            model = shares_with(given, kind, place)
+        except ModelError as error:
+            raise ModelError(f"{files.id}: {error}") from error
+    elif files.parts is not None:
         model = load_draft(files, kind, place, exact_rows=batch_invariant)
     else:
         model = _load(files, kind, place, allow_pickle_weights)
@@ -90,7 +99,8 @@ def load_runner(
     except Exception as error:  # whatever code of this model does not expect attention over slots
         kind = config.get_text_config().model_type
         raise ModelError(f"{files.id}: {kind} can't be run with Tandem's attention: {error}") from error
-    pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
+    if given is None or batch_invariant:  # packing copies what is shared; the mode's bits are those of packed weights
+        pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
     if batch_invariant:
         settle_padding(runner, prefill_chunk_tokens)
     return runner
@@ -119,7 +129,7 @@ def pick_dtype(name: Dtype, device: torch.device) -> torch.dtype:
 
 
 def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
-    """`GET /v1/model`'s fingerprint for this runner: weights, dtype, engine, and what its bits depend on."""
+    """`GET /v1/model`'s fingerprint for this runner: of weights, dtype, engine, and all that its bits depend on."""
     device = runner.device
     numerics = f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
     if device.type == "cuda":
@@ -160,7 +170,7 @@ def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pic
 
 
 def check_report(report: Mapping[str, Any]) -> None:
-    """Judge transformers' report on loading (`output_loading_info`): all of the model filled, all of the file used.
+    """Check transformers' report on loading (`output_loading_info`): every weight filled, every tensor used.
 
     Raises:
         ModelError: naming a tensor. transformers itself makes do with a warning: it would leave a missing one random,

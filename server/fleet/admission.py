@@ -6,14 +6,15 @@ import asyncio
 import random
 
 from protocol.worker_info import ModelInfo, TokenizerInfo
-from server.fleet.compatibility import differences, same_vocabulary, sizes
-from server.fleet.failures import TooLate, WorkerFailure
+from server.fleet.compatibility import WAYS, differences, in_words, same_vocabulary, sizes
+from server.fleet.failures import Refused, TooLate, WorkerFailure
 from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
 from server.fleet.worker import Worker
 
 _LOOK_SECONDS = 2.0
 _TOKENIZER_SECONDS = 30.0
+_LEARN_SECONDS = 120.0
 _DOWN_INTERVAL = 0.5
 _LATE_LOOKS = 3
 
@@ -27,6 +28,8 @@ class Admission:
         self._metrics = metrics
         self._interval = interval
         self._late: dict[Worker, int] = {}
+        self._cannot_translate: dict[Worker, tuple[ModelInfo, str]] = {}
+        """What a drafter was and the vocabulary of the target then, where it refused to learn that."""
 
     async def watch(self, worker: Worker) -> None:
         """Look at the worker for ever: at once when something points to it, else at jittered intervals."""
@@ -46,20 +49,20 @@ class Admission:
 
     async def look(self, worker: Worker) -> None:
         """Ask a worker what it is and set its state. Never raises."""
-        before = (worker.state, worker.info)
+        before = (worker.state, worker.reported)
         try:
             ready = await worker.client.ready(_LOOK_SECONDS)
             info = await worker.client.model(_LOOK_SECONDS)
             self._late.pop(worker, None)
             if not ready.ready:
                 worker.missed(ready.detail)
-            elif worker.state != "ready" or info != worker.info or not self._still_fits(worker):
+            elif worker.state != "ready" or info != worker.reported or not self._still_fits(worker):
                 await self._admit(worker, info)
         except WorkerFailure as failure:
             self._missed(worker, failure)
         finally:
             worker.look_again.clear()
-        if (worker.state, worker.info) != before:
+        if (worker.state, worker.reported) != before:
             self._targets.notify()
             self._drafters.notify()
             if worker.role == "target":
@@ -108,7 +111,19 @@ class Admission:
             return
         if same_vocabulary(reference.info.vocabulary, info.vocabulary):
             gauge.set(0)
+            for way in WAYS:
+                self._metrics.way.labels(worker.url, way).set(way == "same")
             worker.set_state("ready", f"{info.id} on {info.engine}")
+            return
+        if info.capabilities.translates and reference.tokenizer is not None:
+            asked = (info, reference.info.vocabulary.fingerprint)
+            if self._cannot_translate.get(worker) == asked:
+                return  # it has said so: a tokenizer of megabytes is not sent at every look
+            fault = await self._translate(worker, info, reference.info, reference.tokenizer)
+            gauge.set(fault is not None)
+            if fault is not None:
+                self._cannot_translate[worker] = asked
+                worker.set_state("refused", f"its vocabulary is not the target's, and it can't translate: {fault}")
             return
         gauge.set(1)
         assert info.vocabulary is not None
@@ -116,6 +131,34 @@ class Admission:
         if reference.tokenizer is not None:
             reason = await self._explain(worker, reference.tokenizer) or reason
         worker.set_state("refused", f"its vocabulary is not the target's: {reason}")
+
+    async def _translate(
+        self, worker: Worker, info: ModelInfo, target: ModelInfo, tokenizer: TokenizerInfo
+    ) -> str | None:
+        """Have a drafter learn the target's vocabulary, unless it has; if it refuses to, why."""
+        assert target.vocabulary is not None
+        name = target.vocabulary.fingerprint
+        worker.set_state("unknown", f"learns the vocabulary of {target.id}")
+        translation = next((one for one in info.translations if one.vocabulary == name), None)
+        if translation is None:
+            try:
+                translation = await worker.client.learn(tokenizer, _LEARN_SECONDS)
+            except Refused as refusal:
+                return refusal.message
+        worker.tokenizer = None
+        if translation.way == "shared_text":
+            worker.tokenizer = await worker.client.tokenizer(_TOKENIZER_SECONDS)  # for its chat template
+        info = await worker.client.model(_LOOK_SECONDS)  # it says there what it has learned
+        reference = self.reference()
+        if reference is None or reference.info is None or reference.info.vocabulary != target.vocabulary:
+            worker.set_state("unknown", "the target was replaced meanwhile")
+            return None
+        worker.introduce(info)
+        worker.translates(target, translation)
+        for way in WAYS:
+            self._metrics.way.labels(worker.url, way).set(way == translation.way)
+        worker.set_state("ready", f"{info.id} on {info.engine}, {in_words(translation)}")
+        return None
 
     async def _explain(self, worker: Worker, target: TokenizerInfo) -> str | None:
         try:

@@ -16,7 +16,7 @@ from protocol.messages import (
     VerifyRequest,
     VerifyResponse,
 )
-from protocol.worker_info import ModelInfo, Ready, TokenizerInfo
+from protocol.worker_info import ModelInfo, Ready, TokenizerInfo, Translation
 from server.fleet.checks import check_generated
 from server.fleet.failures import WorkerFailure, WorkerUnreachable
 
@@ -38,6 +38,10 @@ class WorkerCalls(Protocol):
     async def draft(self, request: DraftRequest, seconds: float, vocabulary_size: int) -> DraftResponse: ...
 
     async def remember(self, request: RememberRequest, seconds: float) -> None: ...
+
+    async def learn(self, tokenizer: TokenizerInfo, seconds: float) -> Translation:
+        """Have a draft worker get ready for a target with this tokenizer."""
+        ...
 
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse: ...
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from protocol.errors import BadRequest, ErrorBody
 from protocol.messages import (
+    MAX_TOKENIZER_BYTES,
     DraftRequest,
     DraftResponse,
     GenerateRequest,
@@ -21,7 +22,7 @@ from protocol.messages import (
     VerifyRequest,
     VerifyResponse,
 )
-from protocol.worker_info import ModelInfo, Ready, TokenizerInfo
+from protocol.worker_info import LearnRequest, ModelInfo, Ready, TokenizerInfo, Translation
 from server.fleet.calls import checked_rounds
 from server.fleet.checks import check_draft, check_verify
 from server.fleet.failures import BadAnswer, Refused, WorkerFailure
@@ -32,7 +33,6 @@ Answer = TypeVar("Answer", bound=BaseModel)
 _MAX_SMALL = 65_536
 _MAX_ANSWER = 4 * 2**20
 _MAX_MODEL = 2**20
-_MAX_TOKENIZER = 128 * 2**20
 # A stream has no status by the time it breaks off: these codes say that any other worker would refuse it too.
 _REQUESTS_FAULT = frozenset({"bad_request", "unsupported", "context_too_long", "invalid_grammar"})
 
@@ -63,6 +63,9 @@ class WorkerClient:
     async def remember(self, request: RememberRequest, seconds: float) -> None:
         await self._post("/v1/remember", request, RememberResponse, seconds)
 
+    async def learn(self, tokenizer: TokenizerInfo, seconds: float) -> Translation:
+        return await self._post("/v1/vocabulary", LearnRequest(tokenizer=tokenizer), Translation, seconds)
+
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse:
         answer = await self._post("/v1/verify", request, VerifyResponse, seconds)
         check_verify(request, answer, vocabulary_size)
@@ -85,7 +88,7 @@ class WorkerClient:
         return await self._get("/v1/model", ModelInfo, seconds, _MAX_MODEL)
 
     async def tokenizer(self, seconds: float) -> TokenizerInfo:
-        return await self._get("/v1/tokenizer", TokenizerInfo, seconds, _MAX_TOKENIZER)
+        return await self._get("/v1/tokenizer", TokenizerInfo, seconds, MAX_TOKENIZER_BYTES)
 
     async def ready(self, seconds: float) -> Ready:
         return await self._get("/ready", Ready, seconds, _MAX_SMALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tokenizers import Tokenizer
 
 from basics.names import STRATEGIES
-from protocol.worker_info import Capabilities, TokenizerInfo, Vocabulary
+from protocol.worker_info import Capabilities, TokenizerInfo, Translation, Vocabulary
 
 
 def common(all_of: list[Capabilities]) -> Capabilities:
@@ -39,11 +39,18 @@ def of_any(reference: Capabilities, all_of: list[Capabilities]) -> Capabilities:
 
 
 _SHOWN = 3
+WAYS = ("same", "shared_ids", "shared_text")
+"""How a drafter's ids become the target's."""
 
 
 def same_vocabulary(target: Vocabulary, draft: Vocabulary | None) -> bool:
     """A drafter without a vocabulary of its own (lookup) speaks any. Padded logits are no difference."""
     return draft is None or draft.fingerprint == target.fingerprint
+
+
+def in_words(translation: Translation) -> str:
+    """How a drafter with another vocabulary drafts."""
+    return f"by {translation.way.replace('_', ' ')} ({translation.shared} tokens are the target's too)"
 
 
 def differences(target: TokenizerInfo, draft: TokenizerInfo) -> str:

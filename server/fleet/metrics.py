@@ -30,6 +30,12 @@ class FleetMetrics:
         self.mismatch = Gauge(
             "tandem_vocabulary_mismatch", "1: the worker is switched off for its vocabulary", worker, registry=None
         )
+        self.way = Gauge(
+            "tandem_draft_vocabulary",
+            "1 at the way in which the drafter's ids become the target's: same, shared_ids, shared_text",
+            ["worker", "way"],
+            registry=None,
+        )
         self.resends = Counter(
             "tandem_context_resends",
             "Contexts sent whole because the worker did not hold them (session-cache misses)",

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from basics.breaker import Breaker
-from protocol.worker_info import ModelInfo, TokenizerInfo
+from protocol.worker_info import ModelInfo, TokenizerInfo, Translation
 from server.fleet.calls import WorkerCalls
 from server.fleet.failures import Busy, Refused, SessionLost, WorkerFailure
 from server.fleet.metrics import FleetMetrics
@@ -28,6 +28,8 @@ _LATELY_SECONDS = 5.0
 class Worker:
     """`info` is what the worker reported when it was last probed; it may be given work while `state` is "ready".
 
+    Of a drafter with another vocabulary than the targets' that translates (`translation` says how), `info` is what it
+    is in their ids, and `reported` what it said.
     `refused` means that it answers but must not be used (another vocabulary, another model): `detail` has the reason.
     `streams` counts the requests that use it now; the times are those of all of them.
     """
@@ -37,6 +39,8 @@ class Worker:
         self.client = client
         self.breaker = breaker
         self.info: ModelInfo | None = None
+        self.reported: ModelInfo | None = None
+        self.translation: Translation | None = None
         self.tokenizer: TokenizerInfo | None = None
         self.state: State = "unknown"
         self.detail = "not reached yet"
@@ -66,11 +70,20 @@ class Worker:
 
     def introduce(self, info: ModelInfo) -> None:
         """Take note of what it reports of itself; what was measured of another model is forgotten."""
-        if info != self.info:
-            self.info = info
+        if info != self.reported:
+            self.info = self.reported = info
+            self.translation = None
             self.step_times = StepTimes(info.step_seconds)
             self.draft_times = DraftTimes(info.step_seconds)
             self.ahead_times = DraftTimes(info.step_seconds, clip=False)
+
+    def translates(self, target: ModelInfo, translation: Translation) -> None:
+        """From now on it drafts in the target's ids."""
+        assert self.reported is not None
+        able = self.reported.capabilities.model_copy(update={"q": translation.q})
+        changes = {"vocabulary": target.vocabulary, "stop_token_ids": target.stop_token_ids, "capabilities": able}
+        self.info = self.reported.model_copy(update=changes)
+        self.translation = translation
 
     def set_state(self, state: State, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):

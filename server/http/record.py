@@ -18,7 +18,7 @@ _KEY = "tandem.record"
 
 @dataclass(slots=True)
 class RequestRecord:
-    """`id` is its x-request-id, `arrived` time.monotonic(); `failure` the error told to the client, in a stream too."""
+    """`id` is its x-request-id, `arrived` time.monotonic(); `failure` the error sent to the client, in a stream too."""
 
     id: str
     arrived: float
@@ -67,7 +67,7 @@ def begin_record(scope: Scope, record: RequestRecord) -> None:
 
 
 def record_of(scope: Scope) -> RequestRecord | None:
-    """None where the app runs without its outermost middleware, as in some tests."""
+    """None if the app runs without its outermost middleware, as in some tests."""
     record: RequestRecord | None = scope.get(_KEY)
     return record
 

@@ -12,6 +12,7 @@ from server.gateway import Gateway
 from server.openai import params
 from server.openai.chat_schema import ChatCompletionRequest, as_sent
 from server.openai.constraints import check, constraint, for_chat
+from server.openai.draft_prompt import own_prompt
 from server.openai.origin import Origin
 from server.openai.plan import Plan, PromptJob, make_plan
 from server.openai.prompt import call_form, render_chat
@@ -85,6 +86,7 @@ def _prepare(
         logprobs=params.logprobs((body.top_logprobs or 0) if body.logprobs else None, model.target, "logprobs"),
         constraint=for_chat(demanded, reading, len(prompt), text.tokenizer.special_ids, model.target),
         prediction=_prediction(body, model, text),
+        own_prompt=own_prompt(body, model, gateway.config) if use.mode == "none" or not body.tools else None,
         # A continued message goes on from its own text: spaces at the seam are those of the whole.
         prefix=prompt if body.continue_final_message else (),
     )
@@ -100,7 +102,7 @@ def _tool_use(body: ChatCompletionRequest) -> ToolUse:
 
 
 def _call_format(gateway: Gateway, use: ToolUse, text: TextModel) -> CallFormat | None:
-    """How the model writes calls; None where it may not make any. Raises NotSupported where none are to be read."""
+    """How the model writes calls; None if it may not make any. Raises NotSupported if none are to be read."""
     if use.mode == "none":
         return None
     form = call_form(text.info, gateway.config.tool_call_parser)

@@ -38,7 +38,7 @@ class Constraint:
 def constraint(
     format: ResponseFormat | None, structured: StructuredOutputs | None, start: int, target: ModelInfo
 ) -> Constraint | None:
-    """On what follows token `start`. Raises InvalidRequest, or NotSupported where the target has no such grammar."""
+    """On what follows token `start`. Raises InvalidRequest, or NotSupported if the target has no such grammar."""
     asked = [
         (param, kind, value) for param, kind, value in (_format(format), *_structured(structured)) if kind is not None
     ]
@@ -59,7 +59,7 @@ def for_chat(
 ) -> Constraint | None:
     """The same for an answer that may hold tool calls and a thought, which is free.
 
-    A call that must be made leaves no room for anything else; one that may be made stands in place of what is demanded,
+    A call that must be made leaves no room for anything else; one that may be made stands instead of what is demanded,
     or where nothing is, amid free text.
     """
     calls, use = reading.calls, reading.use

@@ -67,7 +67,7 @@ class Generation:
     async def deltas(self, silence: float | None = None) -> AsyncIterator[Delta | None]:
         """Deltas of all choices as they come, None after every `silence` seconds without any.
 
-        Ends when every choice has finished. Raises ApiError where one failed: the others are of no use then.
+        Ends when every choice has finished. Raises ApiError if one failed: the others are of no use then.
         """
         unfinished = len(self.choices)
         while unfinished:

@@ -106,7 +106,7 @@ def output_tokens(
 
 
 def speculation(options: SpeculativeOptions | None, model: ServedModel, config: GatewayConfig) -> Speculation:
-    """Raises InvalidRequest where the block contradicts itself, NotSupported for what these workers can't do."""
+    """Raises InvalidRequest if the block contradicts itself, NotSupported for what these workers can't do."""
     block = options or SpeculativeOptions()
     enabled = block.enabled is not False
     target, drafter = model.target.capabilities, model.drafter

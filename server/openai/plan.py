@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from config.gateway import GatewayConfig
-from server.backend import GenerationRequest, ServedModel, Speculation
+from server.backend import GenerationRequest, OwnPrompt, ServedModel, Speculation
 from server.errors import InvalidRequest, ModelNotFound
 from server.gateway import Gateway
 from server.openai import params
@@ -38,6 +38,7 @@ class PromptJob:
     logprobs: int | None
     constraint: Constraint | None = None
     prediction: list[int] | None = None
+    own_prompt: OwnPrompt | None = None
     prefix: Sequence[int] = ()
 
 
@@ -183,6 +184,7 @@ def make_plan(
                 logprobs=job.logprobs,
                 grammar=job.constraint.grammar if job.constraint is not None else None,
                 prediction=job.prediction,
+                own_prompt=job.own_prompt,
                 log_decisions=log_decisions,
                 cache_salt=options.cache_salt,
                 caller=origin.caller,

@@ -31,7 +31,7 @@ def render_chat(
     """The rendered template. Slow for long prompts: call it in a thread.
 
     Several system or developer messages in front are joined where the template takes one. Where the template does not
-    show tools in the form that this model's calls are read in, they are told in words. Raises InvalidRequest where it
+    show tools in the form that this model's calls are read in, they are told in words. Raises InvalidRequest if it
     does not take the messages or the model has none.
     """
     template = text.template(tools=bool(tools))

@@ -52,7 +52,7 @@ def auto_grammar(
 ) -> Grammar | None:
     """Any text, in which a call that has begun is held to its form, and its arguments to the schema.
 
-    The schemas are those of the functions named in `held`; the others take any object. None where nothing would be
+    The schemas are those of the functions named in `held`; the others take any object. None if nothing would be
     held: the text is free then. In a form without marks the first character decides, be there whitespace before it
     or not: `{` opens a call. Beside the mark that opens a call in other forms, all text stays free.
     """

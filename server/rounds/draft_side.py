@@ -221,6 +221,7 @@ class DraftSide:
         try:
             return await self._ask(session, draft_tokens, num_candidates, max_tokens, left)
         except SessionLost as failure:
+            session.worker.look_again.set()  # another one may answer there, which has yet to learn the target's ids
             raise WorkerFailure("session_lost", failure.message) from failure
 
     async def _ask(
@@ -249,6 +250,15 @@ class DraftSide:
         prediction = request.prediction
         if self._prediction_sent or info is None or not info.capabilities.prediction or not prediction:
             prediction = None
+        translation, own = session.worker.translation, request.own_prompt
+        if (
+            self._prediction_sent
+            or own is None
+            or session.worker.tokenizer is None
+            or translation is None
+            or session.worker.tokenizer.model_id != own.draft
+        ):
+            own = None
         auto = draft_tokens > 0 and num_candidates == 1 and self._draft_model == AUTO
         chooses = auto and info is not None and info.capabilities.auto
         return {
@@ -261,6 +271,8 @@ class DraftSide:
             "candidate_top_p": speculation.candidate_top_p,
             "want_q": self._needs_q and draft_tokens > 0,
             "prediction": Prediction(token_ids=prediction) if prediction is not None else None,
+            "vocabulary": translation.vocabulary if translation is not None else None,
+            "own_prompt": own.text if own is not None else None,
             "history": self._history if chooses and info is not None and info.capabilities.history else None,
         }
 

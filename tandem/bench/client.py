@@ -56,19 +56,18 @@ class Server:
         """Learn its model, and whether it is a Tandem. Raises BenchError: there is nothing to measure."""
         try:
             found = await self._get("/v1/models")
-            cards = found["data"]
-            card = next((card for card in cards if card["id"] == self.model), None) if self.model else cards[0]
+            cards = {str(card["id"]): card for card in found["data"]}
+            name = self.model or next(iter(cards))
         except RequestFailure as failure:
             raise BenchError(f"{self.name} at {self.url}: {failure}{_advice(failure)}") from None
-        except (LookupError, TypeError, AttributeError):
+        except (LookupError, TypeError, AttributeError, StopIteration):
             raise BenchError(
                 f"{self.name} at {self.url}: /v1/models names no model: is it OpenAI-compatible?"
             ) from None
-        if card is None:
-            known = ", ".join(str(card["id"]) for card in cards)
-            raise BenchError(f"{self.name} at {self.url}: there is no model {self.model!r}; it has {known}")
-        self.model, self.card = str(card["id"]), card
-        self.speaks_tandem = card.get("owned_by") == "tandem"
+        if name not in cards:
+            raise BenchError(f"{self.name} at {self.url}: there is no model {name!r}; it has {', '.join(cards)}")
+        self.model, self.card = name, cards[name]
+        self.speaks_tandem = self.card.get("owned_by") == "tandem"
 
     async def _get(self, path: str) -> Any:
         try:
@@ -127,7 +126,7 @@ class _Reading:
         self._last |= {key: chunk[key] for key in ("metrics", "tandem") if chunk.get(key)}
         self._usage = chunk.get("usage") or self._usage
         said = ""
-        for choice in chunk["choices"]:
+        for choice in chunk.get("choices") or ():
             self._finish_reason = choice.get("finish_reason") or self._finish_reason
             said += _text_of(choice)
         if said:

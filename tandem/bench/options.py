@@ -70,12 +70,11 @@ def quick(options: BenchOptions, given: set[str]) -> BenchOptions:
     values: dict[str, Any] = {
         "limit": 3,
         "max_tokens": 32,
-        "draft_tokens": (None, 3, 7),
+        "draft_tokens": (3, 7),
         "loads": (Load(), Load(3)),
-        "quick": True,
     }
     given = given | ({"loads"} if given & {"concurrency", "rates"} else set())
-    return replace(options, **{name: value for name, value in values.items() if name not in given})
+    return replace(options, quick=True, **{name: value for name, value in values.items() if name not in given})
 
 
 def numbers(flag: str, text: str, parse: Callable[[str], T], fits: Callable[[T], bool], what: str) -> list[T]:
@@ -156,7 +155,7 @@ def transformers_ways(text: str | None) -> list[str]:
 
 
 def texts(flag: str, text: str) -> list[str]:
-    """A comma-separated list of names. Raises WrongOption where there is none."""
+    """A comma-separated list of names. Raises WrongOption if there is none."""
     found = [name for name in dict.fromkeys(part.strip() for part in text.split(",")) if name]
     if not found:
         raise WrongOption(f"{flag}: names nothing")

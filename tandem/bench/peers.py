@@ -118,11 +118,13 @@ def load_peers(ways: Sequence[str], target: str, assistant: str | None, dtype: s
     try:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
     except ImportError:
         raise BenchError("transformers is not installed: pip install 'tandem[worker]'") from None
     from engines.errors import ModelError
     from engines.models import resolve_model
 
+    logging.disable_progress_bar()  # there is one already
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     # What Tandem's own workers load (config/workers.py): float32 on a CPU.
     numbers = ("float32" if where == "cpu" else "auto") if dtype == "auto" else dtype

@@ -10,7 +10,7 @@ from typing import Any
 
 from tandem.bench.samples import Sample
 from tandem.bench.summary import Row, gaps
-from tandem.bench.variants import Load
+from tandem.bench.variants import Load, Variant
 
 _WIDTH, _HEIGHT = 8.0, 4.8
 
@@ -55,6 +55,15 @@ def _first_load(rows: Sequence[Row]) -> list[Row]:
 def _label(row: Row, rows: Sequence[Row]) -> str:
     several = len({other.variant.temperature for other in rows}) > 1
     return row.variant.name + (f", T {row.variant.temperature:g}" if several else "")
+
+
+def _colours(rows: Sequence[Row]) -> dict[Variant, Any]:
+    """One colour a variant, the same in every plot; plain decoding is black."""
+    from matplotlib import colormaps
+
+    others = [variant for variant in dict.fromkeys(row.variant for row in rows) if not variant.is_plain]
+    strong = colormaps["tab10"] if len(others) <= 10 else colormaps["tab20"]
+    return {variant: strong(number % strong.N) for number, variant in enumerate(others)}
 
 
 def _speed_up(figure: Any, rows: Sequence[Row], samples: Sequence[Sample]) -> bool:
@@ -112,9 +121,11 @@ def _acceptance(figure: Any, rows: Sequence[Row], samples: Sequence[Sample]) -> 
     if not shown:
         return False
     axes = figure.subplots()
+    colours = _colours(rows)
     for row in shown:
         found = row.acceptance.by_position
-        axes.plot(range(1, len(found) + 1), found, marker=".", label=_label(row, shown))
+        label, colour = _label(row, shown), colours[row.variant]
+        axes.plot(range(1, len(found) + 1), found, marker=".", label=label, color=colour)
     axes.set_ylim(0, 1)
     axes.set_xlabel("place in the draft")
     axes.set_ylabel("share of drafts accepted up to there")
@@ -132,6 +143,7 @@ def _latency(figure: Any, rows: Sequence[Row], samples: Sequence[Sample]) -> boo
         ("gap between chunks, ms", lambda sample: [1e3 * gap for gap in gaps(sample)]),
         ("whole request, s", lambda sample: [sample.reply.seconds] if sample.reply else []),
     ]
+    colours = _colours(rows)
     all_axes = figure.subplots(1, len(panels), sharey=True)
     some = False
     for axes, (title, values_of) in zip(all_axes, panels, strict=True):
@@ -140,7 +152,7 @@ def _latency(figure: Any, rows: Sequence[Row], samples: Sequence[Sample]) -> boo
             values = sorted(value for sample in own for value in values_of(sample))
             if values:
                 some = True
-                axes.ecdf(values, label=_label(row, shown))
+                axes.ecdf(values, label=_label(row, shown), color=colours.get(row.variant, "black"))
         axes.set_xlabel(title)
         axes.set_xlim(left=0)
         axes.grid(alpha=0.3)
@@ -160,6 +172,7 @@ def _throughput(figure: Any, rows: Sequence[Row], samples: Sequence[Sample]) -> 
             panels.append((by_rate, loads))
     if not panels:
         return False
+    colours = _colours(rows)
     all_axes = figure.subplots(1, len(panels), squeeze=False)[0]
     for axes, (by_rate, loads) in zip(all_axes, panels, strict=True):
         for variant in dict.fromkeys(row.variant for row in rows):
@@ -168,7 +181,8 @@ def _throughput(figure: Any, rows: Sequence[Row], samples: Sequence[Sample]) -> 
             places = [_place(row.load) for row in own]
             if own:
                 values = [row.tokens_per_second for row in own]
-                axes.plot(places, values, marker="o", label=_label(own[0], rows))
+                colour = colours.get(variant, "black")
+                axes.plot(places, values, marker="o", label=_label(own[0], rows), color=colour)
         axes.set_xscale("log", base=2)
         axes.set_xticks([_place(load) for load in loads], [f"{_place(load):g}" for load in loads])
         axes.set_xlabel("requests a second" if by_rate else "requests at a time")

@@ -20,7 +20,7 @@ from protocol.messages import (
     VerifyRequest,
     VerifyResponse,
 )
-from protocol.worker_info import ModelInfo, Ready, TokenizerInfo
+from protocol.worker_info import LearnRequest, ModelInfo, Ready, TokenizerInfo, Translation
 from server.fleet.calls import checked_rounds
 from server.fleet.checks import check_draft, check_verify
 from server.fleet.failures import TooLate, WorkerFailure, failure_of
@@ -59,6 +59,10 @@ class LocalWorker(Generic[S]):
     async def remember(self, request: RememberRequest, seconds: float) -> None:
         assert isinstance(self.service, DraftService)
         await self._within(seconds, self.service.remember(request))
+
+    async def learn(self, tokenizer: TokenizerInfo, seconds: float) -> Translation:
+        assert isinstance(self.service, DraftService)
+        return await self._within(seconds, self.service.learn(LearnRequest(tokenizer=tokenizer)))
 
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse:
         assert isinstance(self.service, TargetService)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from basics.names import LOOKUP
 from config.pairs import full_id, pair_for
 from config.urls import worker_url
+from engines.lent import lend
 from tandem.python.errors import ModelUnavailable
 
 AUTO = "auto"
@@ -85,14 +86,21 @@ def _object(given: Any, tokenizer: Any, role: Literal["target", "draft"]) -> Loa
     return Loaded(Path(name).name if Path(name).is_dir() else name or type(model).__name__, model, tokenizer)
 
 
-def written(loaded: Loaded, into: tempfile.TemporaryDirectory[str]) -> Path:
+def written(loaded: Loaded, into: tempfile.TemporaryDirectory[str], with_weights: bool) -> Path:
     """The folder, within `into`, of the model as it is now: the same loader then reads it as any other.
 
-    The caller's object is neither changed nor kept. Raises ModelUnavailable.
+    Without `with_weights` the loader takes the tensors of the caller's object, which are not copied (engines/lent.py).
+    The object is neither changed nor kept. Raises ModelUnavailable.
     """
     folder = Path(into.name) / loaded.name.replace("/", "--")
     try:
-        loaded.model.save_pretrained(folder)
+        if with_weights:
+            loaded.model.save_pretrained(folder)
+        else:
+            loaded.model.config.save_pretrained(folder)
+            if loaded.model.generation_config is not None:
+                loaded.model.generation_config.save_pretrained(folder)
+            lend(folder, loaded.model)
         loaded.tokenizer.save_pretrained(folder)
     except Exception as error:
         raise ModelUnavailable(f"{loaded.name}: the model could not be written to {folder.parent}: {error}") from error

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import httpx
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from basics.names import LOOKUP
 from config.gateway import GatewayConfig
 from config.workers import DraftWorkerConfig, TargetWorkerConfig
+from engines.lent import take_back
 from tandem.python.errors import ModelUnavailable
 from tandem.python.models import AUTO, Loaded, Model, is_address, pair_of, written
 
@@ -59,6 +61,7 @@ class Workers:
         """Takes as long as loading the models takes. Raises ModelUnavailable, ValueError for an option."""
         self.here: dict[str, Any] = {}
         self._folders: list[tempfile.TemporaryDirectory[str]] = []
+        self._lent: list[Path] = []
         try:
             self.gateway = self._load(plan)
         except BaseException:
@@ -70,8 +73,8 @@ class Workers:
         if is_address(plan.target):
             target_url, name = str(plan.target), ""
         else:
-            folder, name = self._named(plan.target)
             options = {**_WORKER, **_of_object(plan.target), **plan.target_options}
+            folder, name = self._named(plan.target, options)
             target_config = _checked(TargetWorkerConfig, "target_options", {"model": folder, **options})
             _prepare(target_config)
             target_url = self._serve("target", target_config)
@@ -82,15 +85,12 @@ class Workers:
             draft_url = str(draft)
         elif draft is not None:
             options = {**_WORKER, **_of_object(draft)}
-            if draft == LOOKUP:
-                model = LOOKUP
-                if not is_address(plan.target):
-                    options["grammar_model"] = target_config.model
-            else:
-                model, _ = self._named(draft)
+            if draft == LOOKUP and not is_address(plan.target):
+                options["grammar_model"] = target_config.model
             # What is said of the target's machine and numbers holds for a draft beside it.
             shared = {key: plan.target_options[key] for key in _SHARED if key in plan.target_options}
-            options = {**options, **shared, **plan.draft_options, "model": model}
+            options = {**options, **shared, **plan.draft_options}
+            options["model"] = LOOKUP if draft == LOOKUP else self._named(draft, options)[0]
             draft_config = _checked(DraftWorkerConfig, "draft_options", options)
             _prepare(draft_config)
             draft_url = self._serve("draft", draft_config)
@@ -106,13 +106,16 @@ class Workers:
             },
         )
 
-    def _named(self, model: Model) -> tuple[str, str]:
-        """How the workers find the model, and the name that decides its pair."""
+    def _named(self, model: Model, options: Mapping[str, Any]) -> tuple[str, str]:
+        """How the workers find the model, and the name that decides its pair. Tensors in memory are shared where the
+        settings leave them as they are."""
         if not isinstance(model, Loaded):
             return str(model), str(model)
         folder = tempfile.TemporaryDirectory(prefix="tandem-")
         self._folders.append(folder)
-        return str(written(model, folder)), model.name
+        path = written(model, folder, with_weights=not _can_share(model, options))
+        self._lent.append(path)
+        return str(path), model.name
 
     def _serve(self, role: Literal["target", "draft"], config: Any) -> str:
         from engines.errors import ModelError
@@ -145,6 +148,9 @@ class Workers:
         self.remove_folders()
 
     def remove_folders(self) -> None:
+        for path in self._lent:
+            take_back(path)
+        self._lent.clear()
         for folder in self._folders:
             folder.cleanup()
         self._folders.clear()
@@ -220,6 +226,13 @@ def _prepare(config: Any) -> None:
 
     if "torch" not in sys.modules:
         prepare_environment(config.threads, config.batch_invariant)
+
+
+def _can_share(loaded: Loaded, options: Mapping[str, Any]) -> bool:
+    """Whether the torch engine can use the object's tensors: of the dtype and device asked for, on this engine."""
+    same = all(options.get(key) == value for key, value in _of_object(loaded).items())
+    quantised = getattr(loaded.model, "hf_quantizer", None) is not None
+    return same and not quantised and options.get("engine", "auto") in ("auto", "torch")
 
 
 def _of_object(model: Model) -> dict[str, Any]:

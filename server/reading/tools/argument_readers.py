@@ -43,7 +43,7 @@ class _ArgumentReader(CallReader):
     def __init__(self, functions: Mapping[str, Any]) -> None:
         super().__init__()
         self._functions = functions
-        self._raw: list[str] = []  # what has come of a value whose kind only its end tells
+        self._raw: list[str] = []  # the text so far of a value whose kind only its end reveals
         self._keys = 0
         self._steps = self._guarded()
         next(self._steps)
@@ -208,7 +208,7 @@ class BracesReader(_ArgumentReader):
 
 
 def kinds(schema: Any, document: Any, depth: int = 8) -> set[str]:
-    """The JSON types that a schema of `document` names; empty where it does not say."""
+    """The JSON types that a schema of `document` names; empty if it does not say."""
     if not isinstance(schema, Mapping) or not depth:
         return set()
     named = schema.get("type")
@@ -233,7 +233,7 @@ def kinds(schema: Any, document: Any, depth: int = 8) -> set[str]:
 
 
 def _pointed_at(reference: str, document: Any) -> Any:
-    """What a reference within the document (#/$defs/…) leads to; None where it leads nowhere."""
+    """What a reference within the document (#/$defs/…) leads to; None if it leads nowhere."""
     steps = reference.removeprefix("#").split("/")[1:]
     for step in steps:
         name = unquote(step).replace("~1", "/").replace("~0", "~")

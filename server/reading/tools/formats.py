@@ -61,7 +61,7 @@ _DEEPSEEK_CALL = ("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>")
 FORMATS: dict[str, CallFormat] = {
     form.name: form
     for form in (
-        # Where nothing tells how a model writes calls, it is told to write them so (server.reading.tools.instructions):
+        # If a model's own form is unknown, it is instructed to write this one (server.reading.tools.instructions):
         # {"name": …, "arguments": {…}} and nothing else, each on a line of its own.
         CallFormat("json", "", "", bare=True),
         # Hermes 2 Pro, Qwen2.5, Qwen3, SmolLM3, Granite 4: <tool_call>\n{"name": …, "arguments": {…}}\n</tool_call>

@@ -1,4 +1,4 @@
-"""Tools for a model whose chat template does not know them: told in words, and a conversation's calls written as text.
+"""Tools for a model whose chat template does not know them: explained in words, with a conversation's calls as text.
 
 llama-server serves such models the same way, and calls it the generic format.
 """
@@ -36,7 +36,7 @@ def instructions(form: CallFormat, tools: Sequence[Mapping[str, Any]]) -> str:
 
 
 def written_call(form: CallFormat, name: str, arguments: Any) -> str:
-    """A call as the model is told to write it. Arguments that are no object (a call that was cut) stay as they are."""
+    """A call in the form that the model is to write. Arguments that are no object (a call was cut) stay unchanged."""
     text = arguments if isinstance(arguments, str) else _json(arguments)
     call = f'{{"name": {_json(name)}, "{form.arguments}": {text}}}'
     if form.bare:

@@ -48,7 +48,7 @@ class ToolParser:
         self._space = ""  # whitespace that is content if content follows
         self._mark = ""  # what has been read of a mark
         self._reader = reader_of(form, functions)
-        self._started = False  # whether the call that is being read has been told
+        self._started = False  # whether the call being read has been reported
         self._follows_call = False  # whether no content has come since the last call
         self._events: list[Event] = []
         self.num_calls = 0

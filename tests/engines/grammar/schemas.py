@@ -97,7 +97,7 @@ def _any_of(rng: random.Random, depth: int) -> dict[str, Any]:
 
 
 def _one_of(rng: random.Random, depth: int) -> dict[str, Any]:
-    """A union told apart by a constant, as pydantic writes it."""
+    """A union distinguished by a constant, as pydantic writes it."""
     branches = [
         {"type": "object", "properties": {"kind": {"const": kind}, "value": schema(rng, 0)}, "required": ["kind"]}
         for kind in ("cat", "dog")

@@ -10,7 +10,8 @@ from engines.grammar.bitmask import unpack
 from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
-from engines.grammar.vocabulary import UnsupportedTokenizer, token_bytes
+from engines.grammar.vocabulary import token_bytes
+from engines.token_bytes import UnsupportedTokenizer
 from protocol.messages import Grammar, GrammarType
 from tests.engines.grammar.conftest import LOGITS_SIZE
 

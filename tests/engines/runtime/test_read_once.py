@@ -23,7 +23,7 @@ PROMPT = [i % 31 for i in range(200)]
 
 
 class Turnstile:
-    """Lets as many passes by as it is told."""
+    """Lets a given number of passes by."""
 
     def __init__(self, runner: FakeRunner) -> None:
         self._runner = runner

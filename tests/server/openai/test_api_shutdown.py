@@ -1,4 +1,4 @@
-"""What a client of a running request is told when the server's drain time is over."""
+"""What the client of a running request receives when the drain time is over."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model whose template knows no tools is told of them in words, and calls them in the generic form."""
+"""A model whose template knows no tools gets them in words, and calls them in the generic form."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from testing.fakes.worker import Cut, FakeWorker, Reply, error
 from tests.server.fleet.harness import collect, counted, expected, fleet_over, hang, request, set_to, tokens, until
 
 PLAINLY = "^no target worker (can go on|is ready)$"
-"""What a client hears: neither a worker's address nor an exception's own words."""
+"""What a client receives: neither a worker's address nor an exception's text."""
 
 
 def drafting(ids: list[Any]) -> Any:

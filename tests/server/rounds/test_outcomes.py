@@ -19,13 +19,13 @@ from tests.server.fleet.harness import collect, expected, fleet_over, request, t
 
 @dataclass
 class Observed:
-    """What the planner and the drafter's times were told of the rounds with drafts."""
+    """What the planner and the drafter's times observed of the rounds with drafts."""
 
     outcomes: list[RoundOutcome] = field(default_factory=list)
     draft_times: list[tuple[int, int]] = field(default_factory=list)
     """γ and N."""
     rows: list[int] = field(default_factory=list)
-    """As the target's times were told."""
+    """As the target's times observed them."""
     whole: list[tuple[float, float]] = field(default_factory=list)
     """For each outcome, what drafting and verifying all that was asked for is expected to take."""
 

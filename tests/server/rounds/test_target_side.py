@@ -16,7 +16,7 @@ from testing.fakes.worker import Answer, Cut, FakeWorker, error
 from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, hang, request, set_to, tokens, until
 
 PLAINLY = "^no target worker (can go on|is ready)$"
-"""What a client hears: neither a worker's address nor an exception's own words."""
+"""What a client receives: neither a worker's address nor an exception's text."""
 
 
 LIES_OF_TARGETS = {

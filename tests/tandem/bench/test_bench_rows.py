@@ -12,7 +12,7 @@ import pytest
 
 from tandem.bench.compare import cautions, changes
 from tandem.bench.errors import BenchError
-from tandem.bench.options import WrongOption, also, candidates, draft_tokens, known_drafters, loads
+from tandem.bench.options import BenchOptions, WrongOption, also, candidates, draft_tokens, known_drafters, loads, quick
 from tandem.bench.plan import groups, turns
 from tandem.bench.prompts import Prompt
 from tandem.bench.results import Results, read, write
@@ -192,6 +192,14 @@ def test_options_are_read_or_refused_by_name() -> None:
     ):
         with pytest.raises(WrongOption, match=r"^--"):
             wrong()
+
+
+def test_a_quick_run_keeps_what_was_given() -> None:
+    wanted = BenchOptions(max_tokens=7, loads=[Load(9)])
+    found = quick(wanted, {"quick", "max_tokens", "concurrency"})
+    assert found.quick
+    assert (found.max_tokens, found.loads) == (7, [Load(9)])
+    assert found.limit is not None, "what was not given is made small"
 
 
 def test_drafters_are_those_of_the_server() -> None:

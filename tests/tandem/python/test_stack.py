@@ -24,7 +24,7 @@ def test_what_cannot_be_loaded(tmp_path: Path, target: Path) -> None:
         Tandem("./nowhere")
     other = make_tiny_model(tmp_path / "other", vocabulary=300)
     with pytest.raises(ModelUnavailable, match="vocabulary"):
-        Tandem(target, draft=other, device="cpu")
+        Tandem(target, draft=other, device="cpu", draft_options={"other_vocabulary": "refuse"})
     with pytest.raises(ModelUnavailable, match="can't be reached"):
         Tandem.connect("http://127.0.0.1:9")
     with pytest.raises(ModelUnavailable, match="not ready"):
@@ -69,6 +69,37 @@ def test_loaded_objects(t: Tandem, target: Path, draft: Path) -> None:
     assert torch.equal(model(ids).logits, before), "the caller's model stays as it was"
     with pytest.raises(TypeError, match="tokenizer"):
         Tandem(model)
+
+
+def test_a_loaded_objects_tensors_are_shared_and_no_weights_are_written(target: Path) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    layers = [type(module) for module in model.modules()]
+    tokenizer = AutoTokenizer.from_pretrained(target)
+    with Tandem(model, tokenizer=tokenizer, draft=None, device="cpu") as t:
+        workers = t._inner._running._workers  # type: ignore[union-attr]
+        served = workers.here["http://target.in-process"].service.engine.model.loop._runner.model
+        mine, theirs = dict(model.named_parameters()), dict(served.named_parameters())
+        assert mine.keys() == theirs.keys()
+        assert all(theirs[name].data_ptr() == mine[name].data_ptr() for name in mine)
+        assert served is not model
+        assert not any(list(Path(folder.name).rglob("*.safetensors")) for folder in workers._folders)
+        prompt = tokenizer("Once upon a time", return_tensors="pt")
+        written = model.generate(**prompt, max_new_tokens=8, do_sample=False)[0, prompt.input_ids.shape[1] :]
+        text = tokenizer.decode(written, skip_special_tokens=True)
+        assert t.generate("Once upon a time", max_tokens=8, temperature=0).text == text
+    assert [type(module) for module in model.modules()] == layers
+
+
+def test_a_draft_of_another_vocabulary(target: Path, t: Tandem, tmp_path: Path) -> None:
+    other = make_tiny_model(tmp_path / "other", vocabulary=300)
+    with Tandem(target, draft=other, **EXACT) as mixed:
+        options: dict[str, Any] = {"seed": 4, "max_tokens": 20, "draft_tokens": 4, "adaptive_speculation": False}
+        answer = mixed.chat(MESSAGES, **options)
+        assert answer.stats.draft_tokens > 0
+        assert answer.text == t.chat(MESSAGES, **options).text
 
 
 def test_a_remote_target_with_a_draft_here(server: Stack, draft: Path, t: Tandem) -> None:

@@ -51,7 +51,7 @@ class Vllm(Process):
         raise RuntimeError(f"vllm serve does not answer:\n{self.log_tail()}")
 
     def complete(self, prompt: list[int], **options: Any) -> list[int]:
-        """The tokens of one completion, greedy unless told otherwise."""
+        """The tokens of one completion, greedy unless `options` say otherwise."""
         body = {"model": "target", "prompt": prompt, "temperature": 0.0, "return_token_ids": True, **options}
         response = httpx.post(f"{self.url}/v1/completions", json=body, timeout=120.0, trust_env=False)
         assert response.status_code == 200, response.text

@@ -39,7 +39,7 @@ class Engine(VllmEngine):
 
 
 class Work:
-    """A call's coroutine that ends when it is told to."""
+    """A call's coroutine that ends on demand."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()

@@ -21,7 +21,7 @@ from testing.wire import async_test, request
 
 
 class Engine:
-    """A vLLM that answers one token, and whose model runner knows of a request what vLLM tells it: its parameters."""
+    """A vLLM that answers one token, and whose model runner knows only the parameters of a request."""
 
     rows = 1
 

@@ -1,0 +1,1 @@
+"""Drafts for a target with another tokenizer than the draft model's (docs/vocabularies.md)."""
