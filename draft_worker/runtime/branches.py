@@ -22,8 +22,8 @@ def grow(
 ) -> Steps[None]:
     """Grow all branches a token a pass; each pass feeds the branches' tokens anew, as nothing of them is kept.
 
-    `sampling` in place of the request's; `columns`: see DrawRequest. With `truncate` tokens are drawn from so many of the
-    likeliest, and q is kept.
+    `sampling` in place of the request's; `columns`: see DrawRequest. With `truncate` tokens are drawn from so many of
+    the likeliest, and q is kept.
     """
     for branch in branches:
         branch.done = len(branch.tokens) >= branch.depth or branch.tokens[-1] in drawing.stops
