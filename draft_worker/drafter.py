@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, DraftEngine
 from draft_worker.grammars import SessionGrammars
-from draft_worker.lookahead import Lookahead
 from draft_worker.memory import AnswerMemory
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 from worker.session import Session
+
+if TYPE_CHECKING:
+    from draft_worker.lookahead import Lookahead
 
 Memory = dict[str, Any]
 """What drafters remember of a session, each under its own source."""
