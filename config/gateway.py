@@ -95,7 +95,7 @@ class GatewayConfig(BaseModel):
     adaptive_speculation: bool = Field(default=True, description="let γ and N adapt unless a request says otherwise")
 
     lookahead: OnOffAuto = Field(
-        default="auto",
+        default="off",
         description="have draft workers that can do it prepare the next drafts while the target verifies; auto: where "
         "it is measured to pay, in requests whose γ adapts",
     )

@@ -196,6 +196,8 @@ async def test_a_session_that_is_deleted_ends_what_it_prepares() -> None:
         await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=16)
         assert await asyncio.to_thread(entered.wait, 20)
         assert (await worker.client.delete("/v1/sessions/s")).status_code == 204
+        for _ in range(20):
+            await pause()  # what was cancelled hears of it once the event loop has gone round
         passes = len(runner.passes)
         hold.set()
         await prepared(worker)
