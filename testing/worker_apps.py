@@ -55,6 +55,7 @@ def fake_engine(
         capabilities=Capabilities(
             rounds=["gateway"],
             strategies=list(STRATEGIES),
+            strategy_facts=[strategy.facts(name) for name, strategy in STRATEGIES.items()],
             max_candidates=8,
             max_draft_tokens=MAX_DRAFT_TOKENS,
             max_logprobs=MAX_LOGPROBS,

@@ -26,13 +26,13 @@ SWAP, MOVE = MoveDirectionality.SWAP, MoveDirectionality.UNIDIRECTIONAL
 def test_unusable_logits_show_in_vllms_own_log_probabilities(values: list[float]) -> None:
     row = torch.tensor(values)
     assert row.log_softmax(-1).isnan().all()  # what the worker sees, and refuses (target_worker/vllm/answers.py)
-    VerdictProcessor.write_failure(VerdictProcessor.__new__(VerdictProcessor), row)
+    VerdictProcessor.write_failure(row)
     assert int(row.argmax()) == 0
 
 
 def test_no_token_is_made_up_for_usable_logits() -> None:
     with pytest.raises(RuntimeError, match="no token could be drawn"):
-        VerdictProcessor.write_failure(VerdictProcessor.__new__(VerdictProcessor), torch.tensor([1.0, 2.0]))
+        VerdictProcessor.write_failure(torch.tensor([1.0, 2.0]))
 
 
 class Request:
