@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from engines.cache import build_once, cache_folder
+from engines.cache import build_once, cache_folder, remove_superseded
 from engines.errors import ModelError
 from engines.gguf.convert import CONVERSION, convert_gguf
 
@@ -44,7 +44,10 @@ def bundled_folder(progress: Callable[[str], None]) -> Path:
         convert_gguf(file, target)
         shutil.rmtree(downloads)
 
-    return build_once(cache_folder() / "bundled" / f"{BUNDLED_MODEL}-{SHA256[:12]}-{CONVERSION}", build)
+    stem = f"{BUNDLED_MODEL}-{SHA256[:12]}"
+    folder = build_once(cache_folder() / "bundled" / f"{stem}-{CONVERSION}", build)
+    remove_superseded(folder, lambda name: name == stem or name in {f"{stem}-{older}" for older in range(CONVERSION)})
+    return folder
 
 
 def bundled_gguf(progress: Callable[[str], None]) -> Path:

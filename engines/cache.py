@@ -36,6 +36,8 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
     try:
         with lock:
             if not folder.is_dir():
+                for left in folder.parent.glob(f".{folder.name}-*"):  # of a process that was killed while it built
+                    shutil.rmtree(left, ignore_errors=True)
                 temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
                 try:
                     temporary.chmod(0o755)
@@ -46,3 +48,14 @@ def build_once(folder: Path, build: Callable[[Path], None]) -> Path:
     except Timeout as error:
         raise TimeoutError(f"another process still holds {lock.lock_file}") from error
     return folder
+
+
+def remove_superseded(folder: Path, is_older: Callable[[str], bool]) -> None:
+    """Remove what earlier versions of Tandem built beside `folder`, which has taken its place; `is_older` judges names.
+
+    Files that another process still has open stay readable to it.
+    """
+    for other in folder.parent.iterdir():
+        if other.is_dir() and other != folder and is_older(other.name):
+            shutil.rmtree(other, ignore_errors=True)
+            other.with_name(other.name + ".lock").unlink(missing_ok=True)

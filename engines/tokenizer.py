@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from engines.errors import ModelError
@@ -32,7 +34,18 @@ def load_tokenizer(files: ModelFiles) -> Any:
         raise ModelError(f"{files.id}: its tokenizer could not be loaded: {error}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ModelError(f"{files.id}: its tokenizer has no `tokenizers` form, which the gateway needs")
+    if not tokenizer.chat_template:
+        tokenizer.chat_template = _processors_template(folder)
     return tokenizer
+
+
+def _processors_template(folder: Path) -> str | None:
+    """Early models that read images have their chat template beside their processor, in chat_template.json."""
+    try:
+        template = json.loads((folder / "chat_template.json").read_text())["chat_template"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return template if isinstance(template, str) else None
 
 
 def fingerprint_vocabulary(vocabulary: Mapping[str, int]) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from engines.cache import build_once, cache_folder
+from basics.machine import free_host_bytes, gib
+from engines.cache import build_once, cache_folder, remove_superseded
 from engines.errors import ModelError
 from engines.gguf.config import configuration
-from engines.gguf.reader import parts_of, read_gguf
+from engines.gguf.reader import GgufModel, parts_of, read_gguf
 from engines.gguf.tensors import state_dict
 from engines.gguf.tokenizer import build_tokenizer, special_ids, stop_ids
 from engines.model_building import MODEL_BUILDING
@@ -17,13 +21,15 @@ from engines.model_building import MODEL_BUILDING
 CONVERSION = 3
 """Which way of converting made a folder: one that was made another way is not used. The first dropped what it did not
 know, the second had tokens for padding rows."""
+_CONVERTED = re.compile(r"(?:(\d+)-)?[0-9a-f]{32}")  # the first had no number
 
 
 def convert_gguf(file: Path, target: Path) -> None:
     """Write model, tokenizer and chat template of a GGUF file to the folder `target`, weights in float32.
 
     Raises:
-        ModelError: for what is no whole GGUF file, and for anything in it that would be left out.
+        ModelError: for what is no whole GGUF file, for anything in it that would be left out, and for what does not fit
+            into memory or onto the disk.
     """
     import torch
     from transformers import AutoModelForCausalLM, GenerationConfig
@@ -34,6 +40,7 @@ def convert_gguf(file: Path, target: Path) -> None:
         read = read_gguf(file)
         arch, config = configuration(read)
         tokenizer = build_tokenizer(read.metadata, arch)
+        check_room(read, target)
         weights = state_dict(read, arch, config)
         tokens = len(read.metadata.need("tokenizer.ggml.tokens"))
         named = special_ids(read.metadata, tokens)
@@ -71,7 +78,29 @@ def converted(file: Path, progress: Callable[[str], None]) -> Path:
         progress(f"converting {file.name} to safetensors (once)")
         convert_gguf(file, target)
 
-    return build_once(folder, build)
+    build_once(folder, build)
+    remove_superseded(folder, _is_older)
+    return folder
+
+
+def check_room(model: GgufModel, target: Path) -> None:
+    """Whether all weights in float32 fit into memory at once, and then onto the disk of `target`.
+
+    Raises:
+        ModelError: with the sums.
+    """
+    needed = 4 * sum(math.prod(model.shape(name)) for name in model.tensors)
+    for free, where in ((free_host_bytes(), "of memory"), (shutil.disk_usage(target).free, f"on the disk of {target}")):
+        if needed > free:
+            raise ModelError(
+                f"in float32, as the torch engine has it, it takes {gib(needed)}, and {gib(free)} {where} are free; "
+                "engine llama_cpp runs it as it is"
+            )
+
+
+def _is_older(name: str) -> bool:
+    made = _CONVERTED.fullmatch(name)
+    return made is not None and int(made[1] or 1) < CONVERSION
 
 
 def _content_hash(file: Path, progress: Callable[[str], None]) -> str:

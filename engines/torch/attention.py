@@ -21,8 +21,9 @@ from engines.torch.segments import Segment
 
 ATTENTION_NAME = "tandem"
 PASS_ARGUMENT = "tandem_pass"
-# Arguments that transformers passes to every attention function and that have no effect here: the plan has positions.
-_HARMLESS = frozenset({"position_ids", "is_causal", "cache_position", "dropout"})
+# Arguments that transformers passes to every attention function and that have no effect here: the plan has positions,
+# and the head picks logits (LLaVA-OneVision passes all of its arguments on).
+_HARMLESS = frozenset({"position_ids", "is_causal", "cache_position", "dropout", "logits_to_keep"})
 
 
 class UnsupportedAttention(ModelError):

@@ -53,7 +53,7 @@ def check_environment(device: torch.device, dtype: torch.dtype, config: Any) -> 
             f"batch_invariant is not available for {config.get_text_config().model_type}: "
             "its recurrent layers sum in another order where a pass begins elsewhere"
         )
-    if dtype != torch.float32 and _has_experts(config):
+    if dtype != torch.float32 and has_experts(config):
         raise BatchInvarianceError(
             f"batch_invariant needs float32 for {config.get_text_config().model_type}: its experts share out the rows"
         )
@@ -63,7 +63,8 @@ def check_environment(device: torch.device, dtype: torch.dtype, config: Any) -> 
         )
 
 
-def _has_experts(config: Any) -> bool:
+def has_experts(config: Any) -> bool:
+    """Whether layers of this model route tokens to experts."""
     text = config.get_text_config()
     return any(getattr(text, name, None) for name in _EXPERT_COUNTS)
 
@@ -142,10 +143,10 @@ def settle_padding(runner: Runner, prefill_chunk_tokens: int = 256) -> None:
         BatchInvarianceError: naming the difference found with the most padding there is to try.
     """
     layers = _one_of_each_shape(runner.model, prefill_chunk_tokens)
-    has_experts = _has_experts(runner.model.config)
+    unpaddable = has_experts(runner.model.config)
     difference: str | None = None
     for padding in row_paddings(torch.get_num_threads()):
-        if has_experts and padding != Padding():
+        if unpaddable and padding != Padding():
             raise BatchInvarianceError(
                 f"batch_invariant does not hold here: {difference}, and padding does not help experts"
             )

@@ -115,7 +115,8 @@ def packed_head_bytes(config: Any, dtype: torch.dtype, device: torch.device) -> 
     """Bytes that packing adds to a model of this configuration: those of a head whose weight is the embedding's, which
     stays as it is."""
     text = config.get_text_config()
-    if device.type != "cpu" or dtype != torch.float32 or not can_pack() or not text.tie_word_embeddings:
+    tied = text.tie_word_embeddings or config.tie_word_embeddings  # a wrapper's own word counts
+    if device.type != "cpu" or dtype != torch.float32 or not can_pack() or not tied:
         return 0
     return int(text.vocab_size * text.hidden_size * dtype.itemsize)
 

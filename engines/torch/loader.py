@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+import logging
 from typing import Any, Literal
 
 import torch
@@ -17,23 +16,21 @@ from engines.model_building import MODEL_BUILDING
 from engines.models import ModelFiles, weight_files
 from engines.runtime.rows import Row
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
+from engines.torch.configuration import read_config
 from engines.torch.draft_weights import load_draft
+from engines.torch.elsewhere import instead
 from engines.torch.lent_model import shares_with
 from engines.torch.linear import pack_linear_layers, packed_head_bytes
-from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, weight_bytes
-from engines.torch.quantization import check_quantization
+from engines.torch.load_report import UnfitTensors, check_report
+from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, stored_tensors, weight_bytes
+from engines.torch.quantization import check_quantization, dequantised
 from engines.torch.runner import Runner
 from engines.torch.support import check_supported, context_length
+from engines.torch.wrappers import LeftOut, left_out, loading_class
+
+logger = logging.getLogger(__name__)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-
-# Tensors of a file that the model has no place for, and that say nothing which its configuration does not say:
-_RECOMPUTED = re.compile(
-    r"rotary_emb\.inv_freq$"  # rotary frequencies, computed from the configuration (early Llama and GPT-NeoX files)
-    r"|rotary_emb\.(cos|sin)_cached$"  # their cosines and sines
-    r"|(^|\.)(attn|attention)\.(bias|masked_bias)$"  # the causal mask and its −10⁴ (early GPT-2 and GPT-NeoX files)
-    r"|(^|\.)embeddings?\.position_ids$"  # 0, 1, 2, …
-)
 
 
 def load_runner(
@@ -61,10 +58,7 @@ def load_runner(
     """
     place = pick_device(device)
     kind = pick_dtype(dtype, place)
-    try:
-        config = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
+    config = read_config(files)
     length = slot_length or context_length(config)
     given = lent(files.folder)
     if batch_invariant:
@@ -76,8 +70,10 @@ def load_runner(
         shape = cache_shape(config)
         states = state_bytes(config, kind)
         slots = slots_within(kv_memory_bytes, shape, length, kind, states) if num_slots is None else num_slots
-        # What is in memory already takes no more of it.
-        weights = 0 if given is not None else weight_bytes(files.folder, kind) + packed_head_bytes(config, kind, place)
+        beside = left_out(config)
+        weights = 0  # what is in memory already takes no more of it
+        if given is None:
+            weights = weight_bytes(files.folder, kind, beside) + packed_head_bytes(config, kind, place)
         check_fits(weights, shape, slots, length, kind, place, states)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
@@ -89,16 +85,19 @@ def load_runner(
     elif files.parts is not None:
         model = load_draft(files, kind, place, exact_rows=batch_invariant)
     else:
-        model = _load(files, kind, place, allow_pickle_weights)
+        model = _load(files, config, kind, place, allow_pickle_weights)
+        _say_what_is_left_out(files, beside)
     if batch_invariant:
         make_batch_invariant(model)
     try:
         runner = Runner(model, slots, length, batch_invariant=batch_invariant)
     except ModelError as error:
-        raise type(error)(f"{files.id}: {error}") from error
+        raise type(error)(f"{files.id}: {error}; {instead(config.get_text_config().model_type)}") from error
     except Exception as error:  # whatever code of this model does not expect attention over slots
         kind = config.get_text_config().model_type
-        raise ModelError(f"{files.id}: {kind} can't be run with Tandem's attention: {error}") from error
+        raise ModelError(
+            f"{files.id}: {kind} can't be run with Tandem's attention: {error}; {instead(kind)}"
+        ) from error
     if given is None or batch_invariant:  # packing copies what is shared; the mode's bits are those of packed weights
         pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
     if batch_invariant:
@@ -143,15 +142,16 @@ def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
     )
 
 
-def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pickle_weights: bool) -> Any:
+def _load(files: ModelFiles, config: Any, dtype: torch.dtype, device: torch.device, allow_pickle_weights: bool) -> Any:
     if (files.folder / "adapter_config.json").exists():
         raise ModelError(f"{files.id}: {files.folder} holds an adapter (adapter_config.json); merge it into the model")
     if not weight_files(files.folder, allow_pickle_weights):
         raise ModelError(f"{files.id}: {files.folder} has no weights that may be loaded")
     transformers.utils.logging.disable_progress_bar()
+    options = dequantised(config)
     try:
-        with MODEL_BUILDING:
-            model, report = transformers.AutoModelForCausalLM.from_pretrained(
+        with MODEL_BUILDING, UnfitTensors():
+            model, report = loading_class(config).from_pretrained(
                 files.folder,
                 dtype=dtype,
                 device_map={"": device},
@@ -159,9 +159,16 @@ def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pic
                 use_safetensors=None if allow_pickle_weights else True,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # check_report names the tensor; the library would not
+                **options,
             )
+    except ModelError as error:
+        raise ModelError(f"{files.id}: {error}") from error
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{files.id}: could not be loaded: {error}") from error
+    if options:  # transformers dequantises to bfloat16 whatever it is asked for
+        for parameter in model.parameters():
+            if parameter.dtype == torch.bfloat16:
+                parameter.data = parameter.data.to(dtype)
     try:
         check_report(report)
     except ModelError as error:
@@ -169,24 +176,9 @@ def _load(files: ModelFiles, dtype: torch.dtype, device: torch.device, allow_pic
     return model
 
 
-def check_report(report: Mapping[str, Any]) -> None:
-    """Check transformers' report on loading (`output_loading_info`): every weight filled, every tensor used.
-
-    Raises:
-        ModelError: naming a tensor. transformers itself makes do with a warning: it would leave a missing one random,
-            and drop what it has no place for.
-    """
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise ModelError(f"{len(missing)} tensors are missing from its weights, {missing[0]} among them")
-    if report["mismatched_keys"]:
-        name, stored, expected = sorted(report["mismatched_keys"])[0]
-        raise ModelError(f"tensor {name} has shape {list(stored)}, where its configuration says {list(expected)}")
-    unused = sorted(name for name in report["unexpected_keys"] if not _RECOMPUTED.search(name))
-    if unused:
-        raise ModelError(
-            f"{len(unused)} tensors of its weights have no place in the model, {unused[0]} among them; "
-            "without them its answers would be wrong"
+def _say_what_is_left_out(files: ModelFiles, beside: LeftOut) -> None:
+    if beside.parts:
+        count = sum(beside(name) for name, _, _ in stored_tensors(files.folder))
+        logger.info(
+            "%s: %d tensors of %s are left out: it is served for text alone", files.id, count, ", ".join(beside.parts)
         )
-    if report.get("error_msgs"):
-        raise ModelError(f"its weights could not be loaded: {report['error_msgs'][0]}")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
+import math
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoModelForCausalLM, DynamicCache
+from transformers import DynamicCache
 
 from basics.machine import free_host_bytes, gib
 from engines.errors import ModelError
 from engines.model_building import MODEL_BUILDING
 from engines.models import weight_files
 from engines.torch.kv_cache import CacheShape, LayerShape
+from engines.torch.quantization import DEQUANTISING_BYTES, numbers_in_one
 from engines.torch.recurrent import SNAPSHOTS
 from engines.torch.support import attention_layers, recurrent_layers
+from engines.torch.wrappers import new_model
 
 
 def free_bytes(device: torch.device) -> int:
@@ -28,20 +31,31 @@ def free_bytes(device: torch.device) -> int:
     return free_host_bytes()
 
 
-def weight_bytes(folder: Path, dtype: torch.dtype) -> int:
-    """Bytes of the weights once loaded as `dtype`."""
-    total = 0
-    for file in weight_files(folder, allow_pickle_weights=True):
-        if file.suffix != ".safetensors":
-            total += file.stat().st_size
+def weight_bytes(folder: Path, dtype: torch.dtype, left_out: Callable[[str], bool] = lambda name: False) -> int:
+    """Bytes of the weights once loaded as `dtype`, without the tensors that `left_out` names.
+
+    Those of MXFP4 are counted as what they are dequantised to, and the largest of them once more while that is done.
+    """
+    total = most = 0
+    for name, shape, kind in stored_tensors(folder):
+        if left_out(name):
             continue
+        packed = numbers_in_one(name, kind)
+        numbers = math.prod(shape) * packed
+        total += numbers * dtype.itemsize
+        if packed > 1:
+            most = max(most, numbers * DEQUANTISING_BYTES)
+    pickled = [file for file in weight_files(folder, allow_pickle_weights=True) if file.suffix != ".safetensors"]
+    return total + most + sum(file.stat().st_size for file in pickled)
+
+
+def stored_tensors(folder: Path) -> Iterator[tuple[str, Sequence[int], str]]:
+    """Name, shape and dtype (as safetensors names it) of every tensor in a folder's safetensors files."""
+    for file in weight_files(folder):
         with safe_open(file, framework="pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118 (safe_open is no mapping)
-                elements = 1
-                for extent in tensors.get_slice(name).get_shape():
-                    elements *= extent
-                total += elements * dtype.itemsize
-    return total
+                stored = tensors.get_slice(name)
+                yield name, stored.get_shape(), stored.get_dtype()
 
 
 def cache_shape(config: Any) -> CacheShape:
@@ -85,9 +99,7 @@ def state_bytes(config: Any, dtype: torch.dtype) -> int:
     try:
         with MODEL_BUILDING, torch.device("meta"), torch.no_grad():
             # Experts' products on this device are for bfloat16 alone.
-            model = AutoModelForCausalLM.from_config(
-                copy.deepcopy(config), dtype=torch.bfloat16, attn_implementation="eager"
-            ).eval()
+            model = new_model(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
             cache = DynamicCache(config=config)
             name = (
                 "cache_params" if "cache_params" in inspect.signature(model.forward).parameters else "past_key_values"

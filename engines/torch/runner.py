@@ -51,8 +51,10 @@ class Runner:
             torch.backends.cuda.enable_cudnn_sdp(False)
         self._num_ids: int = model.get_input_embeddings().num_embeddings
         model.eval()
+        text = model.config.get_text_config()
         self._recurrent = RecurrentLayers(model, num_slots) if recurrent_modules(model) else None
-        model.set_attn_implementation(ATTENTION_NAME)
+        parts = [key for key in model.config.sub_configs if getattr(model.config, key, None) is text]
+        model.set_attn_implementation(dict.fromkeys(["", *parts], ATTENTION_NAME))
         shape = self._probe()
         bucket = INVARIANT_BUCKET if batch_invariant else 1
         padded_length = -(-slot_length // bucket) * bucket

@@ -7,15 +7,14 @@ from collections.abc import Callable
 from typing import Literal
 
 import torch
-import transformers
 
 from config.workers import DraftWorkerConfig, WorkerConfig
-from engines.errors import ModelError
 from engines.models import ModelFiles, resolve_model
 from engines.running_model import OnPass
 from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopModel, start_engine
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.torch.chains import ChainRunner
+from engines.torch.configuration import read_config
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.runner import Runner
@@ -104,8 +103,4 @@ def _capture(runner: Runner, model_id: str, *, compiled: bool) -> ChainRunner | 
 def _slot_length(config: WorkerConfig, files: ModelFiles) -> int:
     if config.context_length is not None:
         return config.context_length
-    try:
-        described = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
-    return min(context_length(described), LONGEST_DEFAULT_CONTEXT)
+    return min(context_length(read_config(files)), LONGEST_DEFAULT_CONTEXT)

@@ -7,15 +7,20 @@ from typing import Any
 from transformers.cache_utils import CacheLayerMixin, LinearAttentionCacheLayerMixin
 
 from engines.errors import ModelError
+from engines.torch.elsewhere import instead, refused
+from engines.torch.wrappers import is_wrapper, model_class
 
 _PLAIN_LAYERS = {"full_attention", "sliding_attention", "attention"}
-# Its rotary frequencies depend on the longest sequence in the pass, so sessions in one pass would change each other.
-_LENGTH_DEPENDENT_ROPE = {"dynamic"}
-_ROPE_TYPES = {"default", "linear", "llama3", "yarn", "longrope", "proportional"}
+_ROPE_TYPES = {
+    "default", "linear", "llama3", "yarn", "longrope", "proportional",
+    "dynamic",  # changes its frequencies beyond max_position_embeddings only, and no sequence gets that long here
+}  # fmt: skip
 _ROPE_KEYS = {
     "rope_theta", "rope_type", "type", "factor", "original_max_position_embeddings", "attention_factor", "beta_fast",
     "beta_slow", "low_freq_factor", "high_freq_factor", "short_factor", "long_factor", "partial_rotary_factor",
-    "mscale", "mscale_all_dim", "truncate",
+    "mscale", "mscale_all_dim", "truncate", "alpha",
+    "llama_4_scaling_beta",  # Ministral 3 and Mistral 4: queries grow with their position
+    "mrope_section", "mrope_interleaved",  # Qwen VL: positions in three axes, which are alike for text
     "finetuned",  # says how the model came to be
 }  # fmt: skip
 _UNSERVED = {
@@ -27,7 +32,6 @@ _RECURRENT = {
     "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "mamba", "mamba2",
     "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 }  # fmt: skip
-_ELSEWHERE = "which the torch engine does not compute; choose vllm as the engine"
 _ALIBI = {"bloom", "mpt"}
 
 
@@ -35,33 +39,46 @@ def check_supported(config: Any, slot_length: int) -> None:
     """Refuse what attention over slots of key-value memory would get wrong.
 
     Raises:
-        ModelError: naming the feature.
+        ModelError: naming the feature, and what to use instead.
     """
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
-
     text = config.get_text_config()
     kind = text.model_type
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{kind} is an encoder-decoder model; Tandem serves decoder-only ones")
+        raise ModelError(
+            f"{config.model_type} is an encoder-decoder model; Tandem serves decoder-only ones, on any engine: "
+            "choose one of those"
+        )
     if kind in _ALIBI or getattr(text, "alibi", False):
-        raise ModelError(f"{kind} uses alibi position biases, {_ELSEWHERE}")
+        raise refused(kind, f"{kind} uses alibi position biases")
     other = sorted(set(getattr(text, "layer_types", None) or []) - _PLAIN_LAYERS)
     if other and kind not in _RECURRENT:
-        raise ModelError(f"{kind} has layers other than full attention ({', '.join(other)}), {_ELSEWHERE}")
+        raise refused(kind, f"{kind} has layers other than full attention ({', '.join(other)})")
     if kind in _UNSERVED:
-        raise ModelError(f"{kind} {_UNSERVED[kind]}, {_ELSEWHERE}")
+        raise refused(kind, f"{kind} {_UNSERVED[kind]}")
     _check_rope(text)
     longest = getattr(text, "max_position_embeddings", None)
-    if longest is not None and slot_length > longest:
+    if longest is not None and slot_length > longest > 0:
         raise ModelError(f"a context length of {slot_length} exceeds the model's {longest}")
     _check_architectures(config)
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise ModelError(f"{config.model_type} is not a causal language model that transformers knows")
-    replaceable = getattr(MODEL_FOR_CAUSAL_LM_MAPPING[type(config)], "_supports_attention_backend", False)
-    if not replaceable and kind not in _RECURRENT:
+    _check_class(config, kind)
+
+
+def _check_class(config: Any, kind: str) -> None:
+    """Whether transformers has code for the model's text, and lets its attention be replaced."""
+    found = model_class(config)
+    if found is None and is_wrapper(config):
         raise ModelError(
-            f"transformers' {kind} does not let its attention be replaced, which the torch engine needs; "
-            "choose vllm as the engine"
+            f"{config.model_type} is a wrapper around a language model ({kind}) that the torch engine does not know "
+            f"how to take out; {instead(kind)}"
+        )
+    if found is None:
+        raise ModelError(
+            f"{config.model_type} is not a causal language model that transformers knows; {instead(kind)} if vLLM does"
+        )
+    if not getattr(found, "_supports_attention_backend", False) and kind not in _RECURRENT:
+        raise ModelError(
+            f"transformers' {config.model_type} does not let its attention be replaced, which the torch engine needs; "
+            f"{instead(kind)}"
         )
 
 
@@ -73,7 +90,8 @@ def _check_architectures(config: Any) -> None:
     for name in getattr(config, "architectures", None) or []:
         if str(name).casefold() not in known:
             raise ModelError(
-                f"its config.json names {name}, which transformers does not have; code of models is not run"
+                f"its config.json names {name}, which transformers does not have, and code of models is not run; "
+                f"{instead()}"
             )
 
 
@@ -81,7 +99,7 @@ def context_length(config: Any) -> int:
     """The most tokens that a sequence of this model may have and be served right."""
     text = config.get_text_config()
     longest: int | None = getattr(text, "max_position_embeddings", None)
-    return 2048 if longest is None else longest
+    return longest if longest is not None and longest > 0 else 2048
 
 
 def attention_layers(config: Any) -> list[int]:
@@ -115,20 +133,17 @@ def layer_window(text: Any, layer: int) -> int | None:
 
 
 def _check_rope(text: Any) -> None:
+    kind = text.model_type
     for rope in _ropes(text):
-        kind = rope.get("rope_type", "default")
-        if kind in _LENGTH_DEPENDENT_ROPE:
-            raise ModelError(
-                f"{text.model_type} uses {kind} rotary scaling, which depends on other sequences in the pass"
-            )
-        if kind not in _ROPE_TYPES:
-            raise ModelError(f"{text.model_type} uses {kind} rotary scaling, which is not supported")
+        scaling = rope.get("rope_type", "default")
+        if scaling not in _ROPE_TYPES:
+            raise refused(kind, f"{kind} uses {scaling} rotary scaling")
         unknown = sorted(set(rope) - _ROPE_KEYS)
         if unknown:
-            raise ModelError(f"{text.model_type} has {unknown[0]!r} in its rotary parameters, which is not known here")
+            raise refused(kind, f"{kind} has {unknown[0]!r} in its rotary parameters")
     ropes = _ropes(text)
     if len(ropes) > 1 and any(rope.get("rope_type") == "longrope" for rope in ropes):
-        raise ModelError(f"{text.model_type} uses longrope rotary scaling in some of its layers, {_ELSEWHERE}")
+        raise refused(kind, f"{kind} uses longrope rotary scaling in some of its layers")
 
 
 def changing_length(config: Any) -> int | None:

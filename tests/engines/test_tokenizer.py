@@ -54,6 +54,21 @@ def test_of_several_chat_templates_the_default_counts(files: ModelFiles) -> None
     assert (info.chat_template, info.tool_chat_template) == (None, None)
 
 
+def test_a_processors_template_stands_in_for_one(files: ModelFiles) -> None:
+    path = files.folder / "tokenizer_config.json"
+    described = {**json.loads(path.read_text())}
+    described.pop("chat_template", None)
+    path.write_text(json.dumps(described))
+    (files.folder / "chat_template.jinja").unlink(missing_ok=True)
+    beside = files.folder / "chat_template.json"
+    for text, expected in (
+        (None, None), ("{}", None), ("no JSON", None), ('{"chat_template": 5}', None), ('{"chat_template": "T"}', "T")
+    ):  # fmt: skip
+        if text is not None:
+            beside.write_text(text)
+        assert load_tokenizer(files).chat_template == expected
+
+
 @pytest.mark.parametrize("kept", ["list", "folder"])
 def test_named_chat_templates_are_found_wherever_they_are_kept(files: ModelFiles, kept: str) -> None:
     path = files.folder / "tokenizer_config.json"

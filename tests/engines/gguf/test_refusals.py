@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gguf
@@ -202,6 +203,27 @@ def test_no_gguf_file_and_a_truncated_one(tmp_path: Path, cache: Path, keys: Key
     for content in (b"", b"GG", b"no GGUF file at all", b"<!DOCTYPE html>"):
         file.write_bytes(content)
         refuse(file, "cut.gguf is no GGUF file", cache)
+
+
+@pytest.mark.parametrize(
+    ("free", "message"),
+    [
+        ("engines.gguf.convert.free_host_bytes", "of memory are free"),
+        ("shutil.disk_usage", "on the disk of .* are free"),
+    ],
+)
+def test_what_does_not_fit_is_not_converted(
+    tmp_path: Path, cache: Path, keys: Keys, tensors: Tensors, free: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write(tmp_path / "tiny.gguf", keys, tensors)
+    numbers = sum(values.size for values in tensors.values())
+    for room in (4 * numbers - 1, 4 * numbers):
+        found = SimpleNamespace(free=room) if "disk" in free else room
+        monkeypatch.setattr(free, lambda *_, found=found: found)
+        if room < 4 * numbers:
+            refuse(file, rf"it takes 0.00 GiB, and 0.00 GiB {message}; engine llama_cpp runs it as it is", cache)
+        else:
+            resolve_model(str(file))
 
 
 @pytest.mark.parametrize("asked", [True, False])

@@ -12,7 +12,9 @@ import transformers
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from engines.runtime.slots import Slot, SlotCache
+from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
 from engines.torch.runner import Row, Runner
+from engines.torch.support import check_supported
 
 WINDOW = 16
 BASE: dict[str, Any] = {
@@ -77,6 +79,23 @@ class Family:
     def make_config(self) -> PreTrainedConfig:
         made: PreTrainedConfig = getattr(transformers, self.config)(**{**self.base, **self.options})
         return made
+
+    def make_model(self) -> Any:
+        """As transformers runs it."""
+        return make_model(self.make_config())
+
+    def make_runner(self, num_slots: int, slot_length: int, *, batch_invariant: bool = False) -> Runner:
+        """As a worker has it, once it has been loaded."""
+        config = self.make_config()
+        check_supported(config, slot_length)
+        model = self.make_model()
+        if batch_invariant:
+            check_environment(torch.device("cpu"), torch.float32, config)
+            make_batch_invariant(model)
+        runner = Runner(model, num_slots, slot_length, batch_invariant=batch_invariant)
+        if batch_invariant:
+            settle_padding(runner, 64)
+        return runner
 
 
 FAMILIES = [

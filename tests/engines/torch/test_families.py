@@ -2,50 +2,57 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import lru_cache
 from typing import Any
 
 import pytest
 import torch
 
+from basics.names import Strategy
+from engines.drawing import Limits
+from engines.errors import BatchInvarianceError, ModelError
+from engines.runtime.loop import EngineLoop
+from engines.runtime.slots import SlotCache
 from engines.torch.runner import Row, Runner
-from engines.torch.support import check_supported
-from tests.engines.torch.families import FAMILIES, Family, Rounds, Stream, greedy, make_model, tokens
+from protocol.messages import Candidate, Context, Sampling, TopK, VerifyRequest
+from target_worker.runtime.verify import verify_job
+from target_worker.strategies import STRATEGIES
+from tests.engines.torch.families import FAMILIES, Family, Rounds, Stream, greedy, tokens
+from tests.engines.torch.further_families import FURTHER
+from tests.engines.torch.wrapped import WRAPPERS, Wrapper
 
 SLOT = 160
 NEW = 60
 CLOSE = {"rtol": 1e-4, "atol": 1e-4}
 PROMPTS = [tokens(41, 1), tokens(7, 2), tokens(23, 3)]
+ALL: dict[str, Family | Wrapper] = {case.name: case for case in (*FAMILIES, *FURTHER, *WRAPPERS)}
 
 
 @lru_cache(maxsize=1)
 def reference(name: str) -> tuple[Any, list[list[int]]]:
     """The model as transformers runs it, and its texts after PROMPTS."""
-    family = next(family for family in FAMILIES if family.name == name)
-    model = make_model(family.make_config())
+    model = ALL[name].make_model()
     with torch.inference_mode():
-        return model, [greedy(model, prompt, NEW, cached=family.cached) for prompt in PROMPTS]
+        return model, [greedy(model, prompt, NEW, cached=ALL[name].cached) for prompt in PROMPTS]
 
 
 @lru_cache(maxsize=1)
 def served(name: str) -> Runner:
-    family = next(family for family in FAMILIES if family.name == name)
-    config = family.make_config()
-    check_supported(config, SLOT)
-    return Runner(make_model(config), num_slots=4, slot_length=SLOT)
+    return ALL[name].make_runner(num_slots=4, slot_length=SLOT)
 
 
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(family, marks=pytest.mark.slow if family.slow else ()) for family in FAMILIES],
-    ids=lambda family: family.name,
+    params=[pytest.param(case, marks=pytest.mark.slow if case.slow else ()) for case in ALL.values()],
+    ids=lambda case: case.name,
 )
-def family(request: pytest.FixtureRequest) -> Family:
-    chosen: Family = request.param
+def family(request: pytest.FixtureRequest) -> Family | Wrapper:
+    chosen: Family | Wrapper = request.param
     return chosen
 
 
-def test_logits_equal_those_of_transformers(family: Family) -> None:
+def test_logits_equal_those_of_transformers(family: Family | Wrapper) -> None:
     model, texts = reference(family.name)
     runner = served(family.name)
     ids = texts[0]
@@ -62,7 +69,7 @@ def test_logits_equal_those_of_transformers(family: Family) -> None:
 
 
 @pytest.mark.parametrize("drafts", ["wrong", "right", "partly right"])
-def test_texts_equal_those_of_transformers(family: Family, drafts: str) -> None:
+def test_texts_equal_those_of_transformers(family: Family | Wrapper, drafts: str) -> None:
     _, texts = reference(family.name)
     rounds = Rounds(served(family.name))
     streams = [
@@ -83,7 +90,7 @@ def drafted(text: list[int], drafts: str) -> list[int]:
     return [3 + token % 90 if i % wrong == wrong - 1 else token for i, token in enumerate([*text, *tokens(8, 9)])]
 
 
-def test_prefixes_are_reused_after_rejections_and_evictions(family: Family) -> None:
+def test_prefixes_are_reused_after_rejections_and_evictions(family: Family | Wrapper) -> None:
     model, texts = reference(family.name)
     runner = served(family.name)
     rounds = Rounds(runner)
@@ -108,7 +115,7 @@ def test_prefixes_are_reused_after_rejections_and_evictions(family: Family) -> N
     assert rounds.slots.evictions
 
 
-def test_trees(family: Family) -> None:
+def test_trees(family: Family | Wrapper) -> None:
     _, texts = reference(family.name)
     runner = served(family.name)
     if not runner.takes_trees:
@@ -140,3 +147,69 @@ def check_tree(runner: Runner, text: list[int], start: int) -> None:
     torch.testing.assert_close(beside, alone[1], **CLOSE)
     rest = runner.forward([Row(1, start + 3, text[start + 3 : -1])])[0]
     assert rest.argmax(-1).tolist() == text[start + 4 :]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_strategies(family: Family | Wrapper, strategy: Strategy) -> None:
+    """Each strategy's greedy text is transformers' own, with drafts partly right and (where trees are) several."""
+    _, texts = reference(family.name)
+    several = served(family.name).takes_trees and STRATEGIES[strategy].max_candidates > 1
+    found = asyncio.run(decoded(served(family.name), PROMPTS[0], drafted(texts[0], "partly right"), strategy, several))
+    assert found == texts[0][: len(found)]
+    assert len(found) >= len(PROMPTS[0]) + 20
+
+
+async def decoded(
+    runner: Runner, prompt: list[int], hint: list[int], strategy: Strategy, several: bool, temperature: float = 0.0
+) -> list[int]:
+    """The prompt and at least 20 tokens, by the jobs that a target worker runs on its loop."""
+    loop = EngineLoop(runner, SlotCache(runner.num_slots, runner.copy, 0.0), max_queue=4, prefill_chunk=16)
+    loop.start()
+    ids, accepted, drafts = list(prompt), 0, 0
+    try:
+        while len(ids) < len(prompt) + 20:
+            right = hint[len(ids) : len(ids) + 3]
+            chains = [right, [right[0], 3, 5], [7]] if several else [right]
+            candidates = [
+                Candidate(token_ids=chain, q=[TopK(token_ids=[token], logprobs=[0.0]) for token in chain])
+                for chain in chains
+            ]
+            request = VerifyRequest(
+                round=0, context=Context(start=0, token_ids=ids, prefix_hash="0" * 16), num_prompt_tokens=len(prompt),
+                max_tokens=50, sampling=Sampling(temperature=temperature, seed=5), candidates=candidates,
+                strategy=strategy,
+            )  # fmt: skip
+            answer = await loop.run(
+                verify_job(request, list(ids), None, Limits(frozenset(), SLOT), log_all=False), float("inf")
+            )
+            drafts += answer.num_drafted
+            accepted += answer.num_accepted
+            ids += answer.token_ids
+    finally:
+        await asyncio.to_thread(loop.shutdown, 5.0)
+    assert temperature or 0 < accepted < drafts
+    return ids
+
+
+def test_drawn_text_does_not_depend_on_drafts(family: Family | Wrapper) -> None:
+    runner = served(family.name)
+    plain = asyncio.run(decoded(runner, PROMPTS[1], [99] * SLOT, "deterministic", False, 0.8))
+    right = asyncio.run(decoded(runner, PROMPTS[1], plain + [3] * 9, "deterministic", False, 0.8))
+    alike = len(PROMPTS[1]) + 20
+    assert right[:alike] == plain[:alike]
+
+
+@pytest.mark.usefixtures("bitwise")
+def test_bitwise_mode(family: Family | Wrapper) -> None:
+    """Held where the page says so: load_runner itself compares the bits of passes of every size. Refused elsewhere."""
+    if not served(family.name).takes_trees:
+        with pytest.raises(ModelError, match="recurrent layers"):
+            family.make_runner(num_slots=2, slot_length=96, batch_invariant=True)
+        return
+    try:
+        runner = family.make_runner(num_slots=2, slot_length=96, batch_invariant=True)
+    except BatchInvarianceError as error:
+        if "padding does not help experts" in str(error):
+            pytest.skip(str(error))  # a processor whose products need padding
+        raise
+    assert runner.batch_invariant

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -9,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 import torch
 import transformers
@@ -20,6 +22,8 @@ from engines.models import ModelFiles
 from engines.torch import environment, memory
 from engines.torch.attention import UnsupportedAttention
 from engines.torch.batch_invariant import check_environment
+from engines.torch.configuration import read_config
+from engines.torch.elsewhere import GGUF_ARCHITECTURES
 from engines.torch.environment import prepare_environment
 from engines.torch.loader import load_runner, pick_device, runner_fingerprint
 from engines.torch.recurrent import SNAPSHOTS
@@ -130,32 +134,89 @@ def test_broken_folders(files: ModelFiles) -> None:
         load_runner(files, num_slots=1, device="cpu")
 
 
+VLLM = "choose engine vllm$"
+GGUF = "choose engine vllm, or engine llama_cpp with a GGUF file of it$"
+
+
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (transformers.BloomConfig(), "alibi"),
-        (transformers.FalconConfig(alibi=True), "alibi"),
-        (transformers.T5Config(), "encoder-decoder"),
-        (transformers.OlmoHybridConfig(), "linear_attention.*choose vllm"),
-        (transformers.DeepseekV32Config(), "indexed_attention.*choose vllm"),
-        (transformers.DiffLlamaConfig(), "two attentions in every layer"),
-        (transformers.JetMoeConfig(), "jetmoe routes"),
+        (transformers.BloomConfig(), f"bloom uses alibi .*{GGUF}"),
+        (transformers.FalconConfig(alibi=True), f"falcon uses alibi .*{GGUF}"),
+        (transformers.FalconConfig(), f"falcon does not let its attention be replaced.*{GGUF}"),
+        (transformers.T5Config(), "t5 is an encoder-decoder model; .* on any engine: choose one of those$"),
+        (transformers.WhisperConfig(), "whisper is an encoder-decoder model"),
+        (transformers.OlmoHybridConfig(), f"linear_attention.*{VLLM}"),
+        (transformers.KimiLinearConfig(), f"linear_attention.*{GGUF}"),
+        (transformers.DeepseekV32Config(), rf"other than full attention \(indexed_attention\).*{VLLM}"),
+        (transformers.DeepseekV4Config(), f"compressed_sparse_attention.*{VLLM}"),
+        (transformers.GlmMoeDsaConfig(), f"indexed_attention.*{GGUF}"),
+        (transformers.HYV4Config(), f"indexed_attention.*{VLLM}"),
+        (transformers.Qwen4ExpTextConfig(), f"indexed_attention.*{VLLM}"),
+        (transformers.Llama4TextConfig(), f"chunked_attention.*{GGUF}"),
+        (transformers.Zamba2Config(), f"hybrid.*{VLLM}"),
+        (transformers.ZayaConfig(), f"hybrid.*{VLLM}"),
+        (transformers.MiniMaxConfig(), f"linear_attention.*{VLLM}"),
+        (
+            transformers.MiniMaxM3VLTextConfig(num_hidden_layers=1, layer_types=["minimax_m3_sparse"]),
+            f"minimax_m3_sparse.*{VLLM}",
+        ),
+        (transformers.DiffLlamaConfig(), f"two attentions in every layer.*{VLLM}"),
+        (transformers.JetMoeConfig(), f"jetmoe routes.*{VLLM}"),
         (
             transformers.LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "curl": 3.0}),
-            "'curl' in its rotary parameters",
+            f"'curl' in its rotary parameters.*{VLLM}",
         ),
-        (transformers.GPTJConfig(), "does not let its attention be replaced"),
-        (transformers.ViTConfig(), "not a causal language model"),
-        (
-            transformers.LlamaConfig(rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}),
-            "dynamic",
-        ),
+        (transformers.GPTJConfig(), f"does not let its attention be replaced.*{GGUF}"),
+        (transformers.StableLmConfig(), f"does not let its attention be replaced.*{GGUF}"),
+        (transformers.RwkvConfig(), f"does not let its attention be replaced.*{VLLM}"),
+        (transformers.ViTConfig(), "not a causal language model.*engine vllm"),
         (transformers.LlamaConfig(max_position_embeddings=64), "exceeds the model's 64"),
     ],
+    ids=lambda value: getattr(value, "model_type", ""),
 )
 def test_unsupported_models_are_refused_by_name(config: PreTrainedConfig, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         check_supported(config, 128)
+
+
+def test_every_type_for_llama_cpp_is_one_of_both_libraries() -> None:
+    assert {*GGUF_ARCHITECTURES.values()} <= {*gguf.MODEL_ARCH_NAMES.values()}
+    of_parts = {
+        part.model_type
+        for config in transformers.CONFIG_MAPPING.values()
+        for part in (config.sub_configs or {}).values()
+        if hasattr(part, "model_type")
+    }
+    assert {*GGUF_ARCHITECTURES} <= {*transformers.CONFIG_MAPPING.keys(), *of_parts}
+
+
+def test_configurations_that_transformers_does_not_know_or_cannot_read(files: ModelFiles) -> None:
+    path = files.folder / "config.json"
+    described = json.loads(path.read_text())
+    for change, message in (
+        ({"model_type": "llama9"}, "the model type 'llama9', which transformers .* choose engine vllm"),
+        ({"num_hidden_layers": "two"}, "config.json could not be read: .*num_hidden_layers"),
+        ({"model_type": 7}, "config.json could not be read"),
+    ):
+        path.write_text(json.dumps({**described, **change}))
+        with pytest.raises(ModelError, match=f"tiny: .*{message}"):
+            read_config(files)
+    for text in ("", "[]", "no JSON", "null"):
+        path.write_text(text)
+        with pytest.raises(ModelError, match=r"tiny: its config.json could not be read"):
+            read_config(files)
+
+
+def test_experts_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    options = {**SMALL, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    AutoModelForCausalLM.from_config(transformers.Qwen3MoeConfig(**options)).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    name = "model.layers.1.mlp.experts.2.up_proj.weight"
+    save_file({**tensors, name: tensors[name][:8].contiguous()}, path, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"tiny: tensor model.layers.1.mlp.experts.gate_up_proj can't be made of"):
+        load_runner(ModelFiles("tiny", tmp_path), num_slots=1, device="cpu")
 
 
 def test_context_length_goes_beyond_a_sliding_window() -> None:

@@ -85,3 +85,32 @@ def test_continuing_the_final_message(source: str) -> None:
 def test_a_final_message_that_is_left_out() -> None:
     with pytest.raises(TemplateError, match="final message"):
         render("nothing", continue_final_message=True)
+
+
+PARTS = (
+    "{% for m in messages %}{{ m['role'] }}: {% for part in m['content'] or [] %}{% if part['type'] == 'text' %}"
+    "{{ part['text'] }}{% endif %}{% endfor %};{% endfor %}"
+)
+
+
+def test_content_reaches_templates_that_know_parts_alone() -> None:
+    """Of a string they would write nothing, without an error."""
+    messages = [*HI, {"role": "assistant", "content": "Hello", "tool_calls": []}, {"role": "user", "content": "Bye"}]
+    assert render(PARTS, messages=messages) == "user: Hi;assistant: Hello;user: Bye;"
+    assert render(PARTS, messages=messages, continue_final_message=True) == "user: Hi;assistant: Hello;user: Bye"
+    assert ChatTemplate(PARTS, {}).takes_instructions(["system"])
+    assert render(PARTS, messages=[{"role": "assistant", "content": None}, *HI]).endswith("user: Hi;")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% if messages[0].content is string %}{{ messages[0].content }}{% else %}parts{% endif %}",
+        "{{ messages[0].content }}",
+        "{{ raise_exception('never') }}",
+        "nothing of it",
+    ],
+)
+def test_other_templates_get_strings(source: str) -> None:
+    template = ChatTemplate(source, {})
+    assert not template._takes_parts_alone
