@@ -2,9 +2,10 @@
 
     python -m benchmarks.tool_calls [--target MODEL] [--draft MODEL] [--repeats 3] [--cases …] [--choices …]
 
-Each case is asked plainly and with drafts in turn, and each request under a salt of its own: nothing is remembered of
+Each case is a turn in an agent's conversation, after a call of another kind: the prompt is held, as it mostly is there.
+It is asked plainly and with drafts in turn, each repetition under a salt of its own, so that nothing is remembered of
 an answer before. Medians of the ratios are shown, by case and `tool_choice`; the texts must be the same. Aim: 1.5 times
-over all cases together. `drafted` and `accepted` are counted by drafter, of the last repetition.
+over all cases together. `accepted` counts tokens by drafter, in the last repetition.
 """
 
 from __future__ import annotations
@@ -116,15 +117,42 @@ CASES = {
 }
 
 
+_BEFORE: list[Body] = [
+    {"role": "system", "content": "You only ever answer with a function call."},
+    {
+        "role": "user",
+        "content": "Write a note to notes/today.txt: The printer works again. Ask Ada about the invoices.",
+    },
+    {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {
+                    "name": "write_file",
+                    "arguments": json.dumps(
+                        {
+                            "path": "notes/today.txt",
+                            "content": "The printer works again. Ask Ada about the invoices.",
+                        }
+                    ),
+                },
+            }
+        ],
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": "Written."},
+    {"role": "assistant", "content": "The note is written."},
+]
+
+
 def body(model: str, case: str, choice: str, tokens: int) -> Body:
     name, question = CASES[case]
     asked: Any = {"type": "function", "function": {"name": name}} if choice == "named" else choice
     return {
         "model": model,
-        "messages": [
-            {"role": "system", "content": "You only ever answer with a function call."},
-            {"role": "user", "content": question},
-        ],
+        "messages": [*_BEFORE, {"role": "user", "content": question}],
         "tools": TOOLS,
         "tool_choice": asked,
         "parallel_tool_calls": False,
@@ -195,7 +223,8 @@ def main() -> None:
         stack.wait_ready()
         with httpx.Client(base_url=gateway.url, timeout=900, trust_env=False) as client:
             name = client.get("/v1/models").json()["data"][0]["id"]
-            ask(client, {"model": name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 16})
+            for _ in range(3):  # the draft worker reads the vocabulary with the first grammar
+                ask(client, body(name, "form", "named", 24))
             for case in options.cases:
                 for choice in options.choices:
                     request = body(name, case, choice, options.tokens)

@@ -20,6 +20,8 @@ from engines.grammar.sources import Source, read
 
 MAX_SECONDS = 20.0
 """Of wall time for one grammar; limits.MAX_SCHEMA_SECONDS bounds the CPU time within it."""
+START_SECONDS = 20.0
+"""More for the first one, since the process starts with it: a second or two, but many on a busy machine."""
 MAX_BYTES = 1 << 30
 """The process's address space, where the system can limit it."""
 _MAIN = "import sys; sys.path[:] = {path!r}; from engines.grammar.reading_process import main; main()"
@@ -44,14 +46,16 @@ class ReadingProcess:
             self._lock.release()
 
     def _ask(self, question: bytes) -> Source:
+        fresh = self._process
         process = self._started()
+        seconds = self._max_seconds + (START_SECONDS if process is not fresh else 0.0)
         overrun = threading.Event()
 
         def kill() -> None:
             overrun.set()
             process.kill()
 
-        timer = threading.Timer(self._max_seconds, kill)
+        timer = threading.Timer(seconds, kill)
         timer.daemon = True
         timer.start()
         answer = b""
@@ -68,7 +72,8 @@ class ReadingProcess:
                 self.close()
         if not answer.endswith(b"\n"):
             if overrun.is_set():
-                raise GrammarError(f"takes more than {self._max_seconds:g} s to turn into a grammar")
+                # The process itself ends what takes too much CPU time: this one may have had to wait for a CPU.
+                raise Overloaded(f"took more than {seconds:g} s to turn into a grammar; try again later")
             raise Overloaded("the process that reads grammars ended; try again later")
         kind, text, field = json.loads(answer)
         if kind == "error":

@@ -42,9 +42,9 @@ class AnswerReader:
         calls, thought = reading.calls, reading.thought
         self._splitter: ReasoningSplitter | None = None
         self._parser: ToolParser | HarmonyReader | None = None
-        if thought is not None and thought.channels:
+        if (thought is not None and thought.channels) or (calls is not None and calls.style == "channels"):
             names = reading.use.names if calls is not None else ()
-            form = calls or formats.FORMATS[thought.name]
+            form = calls or formats.FORMATS["harmony"]
             self._parser = HarmonyReader(names, lambda: new_call_id(form))
         else:
             if thought is not None:
@@ -54,7 +54,6 @@ class AnswerReader:
             elif thought is not None and thought.hidden:
                 self._parser = ToolParser(CallFormat("none", "", "", hidden=thought.hidden), {})
         self._parallel = reading.use.parallel
-        self._calls_alone = reading.use.mode == "required"
 
     @property
     def called(self) -> bool:
@@ -65,15 +64,10 @@ class AnswerReader:
         return self._read(self._splitter.feed(text) if self._splitter is not None else Split(content=text))
 
     def finish(self, *, cut: bool = False) -> list[Event]:
-        """What was held back; the text is over. `cut`: by a limit, not by the model.
-
-        Where calls alone may come, what is left after a call is a further one, cut before its name: no content.
-        """
+        """What was held back; the text is over. `cut`: by a limit, not by the model."""
         events = self._read(self._splitter.finish()) if self._splitter is not None else []
         if self._parser is not None:
             events += self._permitted(self._parser.finish(cut=cut))
-        if cut and self._calls_alone and self.called:
-            return [event for event in events if not isinstance(event, Content)]
         return events
 
     def _read(self, split: Split) -> list[Event]:

@@ -69,8 +69,8 @@ class ToolParser:
                 self._start_call(self._reader.found)
         if self._started:
             self._pending = ""
-        elif self._where in ("after", "closing") or (cut and self._follows_call and self._where != "call"):
-            self._pending = self._mark = ""  # half a closer, or the mark of a call that did not come
+        elif self._where in ("after", "closing") or (cut and self._follows_call):
+            self._pending = self._mark = ""  # half a closer, or what came of a further call before its name
         self._content(self._pending)
         self._content(self._mark)
         self._pending = self._mark = ""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from basics.names import AUTO
+from protocol.messages import Grammar
 from testing.fakes.worker import FakeWorker
 from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
 from tests.server.rounds.auto_simulator import KINDS, SINGLES, tokens_per_second
@@ -69,6 +70,17 @@ def asked_of(worker: FakeWorker, **changes: Any) -> list[tuple[str | None, bool]
 def test_a_worker_that_can_chooses() -> None:
     for draft_model in (None, AUTO):
         assert set(asked_of(choosing(FakeWorker("draft")), adaptive=True, draft_model=draft_model)) == {(AUTO, True)}
+
+
+def test_what_is_known_of_free_text_does_not_count_under_a_grammar() -> None:
+    async def main() -> None:
+        async with fleet_over([FakeWorker("target")], [choosing(FakeWorker("draft"))]) as fleet:
+            free = request(adaptive=True)
+            for one in (free, free, replace(free, grammar=Grammar(type="json_object", value="", start=0))):
+                assert tokens(await collect(fleet, one)) == expected()
+            assert len(fleet._pairs) == 2
+
+    asyncio.run(main())
 
 
 def test_a_fixed_length_leaves_it_the_drafter_alone() -> None:

@@ -109,6 +109,7 @@ CASES: list[tuple[str, str, str | None, list[tuple[str, Any]]]] = [
     ),
     ("glm", "<tool_call>weather<arg_key>city</arg_key><arg_value>Oslo</arg_value></tool_call>!", "!",
      [("weather", {"city": "Oslo"})]),
+    ("glm", "<tool_call>noop</tool_call></tool_call>", "</tool_call>", [("noop", {})]),
     ("glm", "<tool_call>unknown\n</tool_call>", "same", []),
     ("glm", "<tool_call>noop is not what I call</tool_call>", "same", []),
     (
@@ -165,6 +166,7 @@ CASES: list[tuple[str, str, str | None, list[tuple[str, Any]]]] = [
         "I look.",
         [("weather", OSLO), ("noop", {})],
     ),
+    ("hermes", '<tool_call>{"name": "noop"}</tool_ca', None, [("noop", {})]),
     ("hermes", '<tool_call>\n{"name": "unknown", "arguments": {}}\n</tool_call>', "same", []),
     (
         "llama3_json",
@@ -271,6 +273,20 @@ def test_a_call_that_was_cut_after_its_name_is_one(name: str, text: str, argumen
     cut = parse(FORMATS[name], FUNCTIONS, text, numbered(), cut=True)
     assert [(call.name, call.arguments) for call in cut.calls] == [("weather", arguments)]
     assert cut.content is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("hermes", '<tool_call>{"name": "noop"}</tool_call>\n<tool_call>{"na'),
+        ("llama3_json", '{"name": "noop", "parameters": {}}; {"name": "wea'),
+        ("command_r", 'Action: ```json\n[{"tool_name": "noop", "parameters": {}}, {"tool_name": "'),
+    ],
+)
+def test_a_further_call_that_was_cut_before_its_name_is_no_content(name: str, text: str) -> None:
+    cut = parse(FORMATS[name], FUNCTIONS, text, numbered(), cut=True)
+    assert (cut.content, [call.name for call in cut.calls]) == (None, ["noop"])
+    assert streamed(FORMATS[name], list(text), cut=True) == cut
 
 
 def test_a_name_that_was_cut_is_none() -> None:
