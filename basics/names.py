@@ -7,6 +7,12 @@ from typing import Literal, get_args
 LOOKUP = "lookup"
 """The drafter that needs no model. Every draft worker has it, whatever its own model."""
 
+MODEL = "model"
+"""The source of what a draft model draws."""
+
+CACHE = "cache"
+"""The source of what a draft model had drawn before it was asked for."""
+
 AUTO = "auto"
 """No drafter by name: the draft worker asks the one that is worth most, round by round."""
 
@@ -14,6 +20,8 @@ Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
 """How a target decides which drafted tokens it accepts; what each of them needs and promises is part of a target's
 capabilities (protocol.worker_info.StrategyFacts)."""
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+
+OnOffAuto = Literal["auto", "on", "off"]
 
 MAX_DRAFT_TOKENS = 32
 """The largest γ: draft tokens a round."""

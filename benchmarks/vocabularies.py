@@ -25,26 +25,24 @@ from draft_worker.vocabularies.shared_text import TextReading, stable
 from draft_worker.vocabularies.speech import Speech
 from protocol.worker_info import TokenizerInfo
 from testing.models import bundled
-from testing.vocabularies import llama_like, qwen_like, tokenizer_info
+from testing.vocabularies import llama_like, tokenizer_info
 
 GAMMA = 5
 
 
 def large(size: int, seed: int) -> TokenizerInfo:
-    """A byte-level tokenizer of so many tokens."""
-    trained = json.loads(qwen_like(_texts(), 4_000).to_str())
-    vocabulary = {token: place for place, token in enumerate(trained["model"]["vocab"])}
+    """A byte-level tokenizer of so many tokens: the bundled model's, and what joins two of them."""
+    trained = json.loads((bundled() / "tokenizer.json").read_text())
+    vocabulary: dict[str, int] = trained["model"]["vocab"]
     choose = random.Random(seed)
-    merges = trained["model"]["merges"]
+    merges = [pair if isinstance(pair, list) else pair.split(" ") for pair in trained["model"]["merges"]]
     while len(vocabulary) < size:
         one, other = choose.choice(merges), choose.choice(merges)
-        first, second = "".join(one).replace(" ", ""), "".join(other).replace(" ", "")
+        first, second = "".join(one), "".join(other)
         if first + second not in vocabulary and first in vocabulary and second in vocabulary:
             vocabulary[first + second] = len(vocabulary)
             merges.append([first, second])
-    trained["model"]["vocab"] = vocabulary
-    for place, token in enumerate(trained["added_tokens"]):
-        token["id"] = len(vocabulary) + place
+    trained["model"]["merges"] = merges
     return tokenizer_info(Tokenizer.from_str(json.dumps(trained)), None, "<|im_end|>")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from basics.names import MAX_DRAFT_TOKENS
+from basics.names import MAX_DRAFT_TOKENS, OnOffAuto
 from config.urls import worker_url
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -94,6 +94,12 @@ class GatewayConfig(BaseModel):
         description="default γ: draft tokens a round; none: the target's pair's, else 5",
     )
     adaptive_speculation: bool = Field(default=True, description="let γ and N adapt unless a request says otherwise")
+
+    lookahead: OnOffAuto = Field(
+        default="off",
+        description="have draft workers that can do it prepare the next drafts while the target verifies; auto: where "
+        "it is measured to pay, in requests whose γ adapts",
+    )
 
     # Limits: a request beyond one of them is refused before any work is done.
     max_concurrent_requests: int = Field(default=64, ge=1, le=100_000, description="requests served at once; more: 429")

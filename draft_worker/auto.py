@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from basics.names import AUTO
-from draft_worker.drafter import Asked, Copier, certain, permitted
-from draft_worker.drafters.model import ModelDrafter
+from draft_worker.drafter import Asked, Copier, certain, joined, permitted
+from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted
 from draft_worker.grammars import SessionGrammars
-from draft_worker.plans import Costs, DraftPlan, DrawSeconds, Proposal, best_plan, extended
+from draft_worker.plans import AfterPrepared, Costs, DraftPlan, DrawSeconds, Proposal, best_plan, extended
 from draft_worker.yields import Kind, Yields, match_class
-from protocol.messages import Candidate, DraftPart
+from protocol.messages import DraftPart
 
 _MODEL: Kind = (ModelDrafter.source, 0)
 _LONGEST_WITHOUT_MODEL = 48
@@ -76,7 +76,9 @@ class Auto:
         choices = self._settle(asked)
         verify = asked.request.verify_seconds
         # Without the target's times only tokens count, and the draft is as long as was asked.
-        costs = Costs(verify[: asked.tokens + 1] if verify else [1.0] * (asked.tokens + 1), self._draws)
+        prepared = self._model.prepared(asked) if self._model is not None else 0
+        draws = AfterPrepared(self._draws, prepared) if prepared else self._draws
+        costs = Costs(verify[: asked.tokens + 1] if verify else [1.0] * (asked.tokens + 1), draws)
         proposals = self._proposals(asked, [])
         copies = [(one, choices.yields.chances(one.kind, len(one.token_ids))) for one in proposals]
         drawn = choices.yields.chances(_MODEL, len(costs.verify) - 1) if self._model is not None else []
@@ -123,11 +125,12 @@ class Auto:
                 len(token_ids) < plan.drawn
             ):  # it ended with a stop token, which may be drawn again, or could say no more
                 seconds = max(seconds, self._draws.of(plan.drawn))
-            self._draws.observe(plan.drawn, seconds)
+            if not more.prepared:
+                self._draws.observe(plan.drawn, seconds)
             if not copied:
                 choices.proposed.append(Proposal(_MODEL, token_ids))
-            drafted = Drafted([_joined(drafted.candidates, more.candidates)], more.cached_tokens, more.timings)
-            parts.append(DraftPart(source=_MODEL[0], tokens=len(token_ids)))
+            drafted = Drafted([joined(drafted.candidates, more.candidates)], more.cached_tokens, more.timings)
+            parts += model_parts(more)
             if len(token_ids) < plan.drawn:
                 return Chosen(parts, drafted, plan.copied + plan.drawn)
         chosen = Chosen(parts, drafted, plan.copied + plan.drawn)
@@ -148,20 +151,9 @@ class Auto:
         count, proposal = best
         tail = certain(asked, [proposal.token_ids[:count]])
         drafted = so_far.drafted
-        joined = _joined(drafted.candidates, tail.candidates)
+        whole = joined(drafted.candidates, tail.candidates)
         return Chosen(
             [*so_far.parts, DraftPart(source=proposal.kind[0], tokens=count)],
-            Drafted([joined], drafted.cached_tokens, drafted.timings),
+            Drafted([whole], drafted.cached_tokens, drafted.timings),
             so_far.planned + count,
         )
-
-
-def _joined(first: Sequence[Candidate], second: Sequence[Candidate]) -> Candidate:
-    """One draft after the other, each token with the q that it was drawn from."""
-    parts = [*first, *second]
-    sends_q = all(part.q is not None for part in parts)
-    return Candidate(
-        token_ids=[token_id for part in parts for token_id in part.token_ids],
-        logprobs=[logprob for part in parts for logprob in part.logprobs or ()] if sends_q else None,
-        q=[top for part in parts for top in part.q or ()] if sends_q else None,
-    )

@@ -14,8 +14,10 @@ def check_draft(request: DraftRequest, info: ModelInfo) -> None:
     check_sequence(request, info)
     if request.draft_model not in (None, AUTO, LOOKUP, info.id):
         raise Unsupported(f"this worker drafts with {info.id}, {LOOKUP} or {AUTO}", "draft_model")
-    if request.lookahead_tokens:
+    if request.lookahead_tokens and not info.capabilities.lookahead:
         raise Unsupported("this worker does not draft ahead", "lookahead_tokens")
+    if request.lookahead_tokens and request.num_candidates > 1:
+        raise Unsupported("only a single candidate is drafted ahead", "lookahead_tokens")
     most = info.capabilities.max_candidates
     if request.draft_model != LOOKUP and request.num_candidates > most:
         raise Unsupported(f"{info.id} drafts {most} candidates at most", "num_candidates")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, runtime_checkable
 
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, DraftEngine
@@ -13,6 +13,9 @@ from draft_worker.grammars import SessionGrammars
 from draft_worker.memory import AnswerMemory
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 from worker.session import Session
+
+if TYPE_CHECKING:
+    from draft_worker.lookahead import Lookahead
 
 Memory = dict[str, Any]
 """What drafters remember of a session, each under its own source."""
@@ -59,12 +62,13 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What drafters are made of: the settings, and the model, the target's grammars and the memory, if any."""
+    """What drafters are made of: the settings, and the model, the target's grammars, the memory and lookahead."""
 
     config: DraftWorkerConfig
     engine: DraftEngine | None = None
     grammars: SessionGrammars | None = None
     memory: AnswerMemory | None = None
+    lookahead: Lookahead | None = None
 
 
 class Drafter(Protocol):
@@ -138,3 +142,14 @@ def permitted(
         ids = [*asked.ids, *ahead] if ahead else asked.ids
         drafts = [grammars.permitted(asked.request, ids, asked.owner, draft) for draft in drafts]
     return [draft for draft in drafts if draft]
+
+
+def joined(first: Sequence[Candidate], second: Sequence[Candidate]) -> Candidate:
+    """One draft after the other, each token with the q that it was drawn from."""
+    parts = [*first, *second]
+    sends_q = all(part.q is not None for part in parts)
+    return Candidate(
+        token_ids=[token_id for part in parts for token_id in part.token_ids],
+        logprobs=[logprob for part in parts for logprob in part.logprobs or ()] if sends_q else None,
+        q=[top for part in parts for top in part.q or ()] if sends_q else None,
+    )

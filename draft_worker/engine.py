@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
+from draft_worker.outcomes import Ahead
 from protocol.messages import Candidate, DraftRequest, DraftTimings, GrammarType, Sampling
 from protocol.worker_info import Capabilities
 
@@ -25,15 +26,20 @@ class SharedNoise:
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """What a drafter answers. `cached_tokens`: of the context, how many were not computed again."""
+    """What a drafter answers. `cached_tokens`: of the context, how many were not computed again; `prepared`: of the
+    first candidate, how many leading tokens were there before they were asked for."""
 
     candidates: list[Candidate]
     cached_tokens: int
     timings: DraftTimings
+    prepared: int = 0
 
 
-def capabilities(grammar_types: Sequence[GrammarType] = ()) -> Capabilities:
-    """What every draft worker can do; the engine that loads a model adds the grammars that it honours."""
+def capabilities(grammar_types: Sequence[GrammarType] = (), lookahead: bool = False) -> Capabilities:
+    """What every draft worker can do; the engine that loads a model adds the grammars that it honours.
+
+    `lookahead`: its drafter is one that LooksAhead. Where its model takes no trees the engine takes that back.
+    """
     return Capabilities(
         rounds=[],
         strategies=[],
@@ -43,6 +49,7 @@ def capabilities(grammar_types: Sequence[GrammarType] = ()) -> Capabilities:
         grammar_types=list(grammar_types),
         q=True,
         prediction=True,
+        lookahead=lookahead,
     )
 
 
@@ -74,4 +81,25 @@ class DraftEngine(Protocol):
         `owner` is the session's serial, None if the request belongs to none; `deadline` is on time.monotonic's
         clock. Cancelling the call frees what it holds before it returns.
         """
+        ...
+
+
+@runtime_checkable
+class LooksAhead(Protocol):
+    """A DraftEngine that can prepare drafts while nobody waits for it; asked if its capabilities have `lookahead`."""
+
+    async def look_ahead(
+        self, request: DraftRequest, ids: list[int], owner: int, ahead: Ahead, deadline: float
+    ) -> None:
+        """Fill in `ahead`, for the context `ids` and what `ahead` says was drafted after it, until that is done.
+
+        It must delay no `draft` by more than a pass, whoever that is for. What is prepared must be what `draft` would
+        draw at that context. Raises WireError; whatever has been filled in by then is good. Cancelling it frees what it
+        holds before it returns.
+        """
+        ...
+
+    @property
+    def calls(self) -> int:
+        """Calls of `draft` that run or wait."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from basics.metrics import Watched
+from basics.names import CACHE
 from draft_worker.drafters import DRAFTERS
 from draft_worker.memory import AnswerMemory
 from protocol.messages import DraftPart, DraftResponse
@@ -30,9 +31,21 @@ class DraftMetrics(WorkerMetrics):
         accepted = self.counter("prompt_num_accepted_tokens", "Those of them that were accepted", "prompt")
         self._judged = {prompt: judged.labels(prompt) for prompt in ("target", "own")}
         self._accepted = {prompt: accepted.labels(prompt) for prompt in ("target", "own")}
-        sources = [drafter.source for drafter in DRAFTERS]
+        sources = [*(drafter.source for drafter in DRAFTERS), CACHE]
         self._drafts = {source: drafts.labels(source) for source in sources}
         self._draft_tokens = {source: draft_tokens.labels(source) for source in sources}
+
+        calls = self.counter("lookahead_calls", "Calls for which drafts had been prepared", "outcome")
+        self._foreseen = {True: calls.labels("hit"), False: calls.labels("miss")}
+        tokens = self.counter("lookahead_tokens", "Tokens that were prepared, and those of them that were sent", "what")
+        self._prepared, self._used = tokens.labels("prepared"), tokens.labels("used")
+
+    def foreseen(self, hit: bool) -> None:
+        """A call went on from one for which drafts were prepared; hit: one of them was for what it brought."""
+        self._foreseen[hit].inc()
+
+    def prepared(self, tokens: int) -> None:
+        self._prepared.inc(tokens)
 
     def prompt_judged(self, prompt: str, drafted: int, accepted: int) -> None:
         """What a draft by shared text came to, after a chat that the drafter's own template could show too."""
@@ -46,3 +59,5 @@ class DraftMetrics(WorkerMetrics):
             self._drafts[response.source].inc()
             for part in response.parts or [DraftPart(source=response.source, tokens=tokens)]:
                 self._draft_tokens[part.source].inc(part.tokens)
+                if part.source == CACHE:
+                    self._used.inc(part.tokens)

@@ -63,11 +63,22 @@ class DrawSeconds:
 
 
 @dataclass(frozen=True, slots=True)
+class AfterPrepared:
+    """What a model takes where the first `prepared` tokens are there already."""
+
+    draws: DrawSeconds
+    prepared: int
+
+    def of(self, tokens: int) -> float:
+        return self.draws.of(tokens - self.prepared) if tokens > self.prepared else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """Seconds: of a target's pass over 0, 1, … draft tokens, and of a model's draws."""
 
     verify: Sequence[float]
-    draws: DrawSeconds = field(default_factory=DrawSeconds)
+    draws: DrawSeconds | AfterPrepared = field(default_factory=DrawSeconds)
 
 
 def best_plan(

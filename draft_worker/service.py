@@ -13,9 +13,10 @@ from draft_worker.auto import Auto, Chosen
 from draft_worker.checks import check_draft
 from draft_worker.drafter import Asked, Copier, Means, Memory
 from draft_worker.drafters import DRAFTERS
-from draft_worker.drafters.model import ModelDrafter
+from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted, DraftEngine, capabilities
 from draft_worker.grammars import SessionGrammars
+from draft_worker.lookahead import Lookahead
 from draft_worker.memory import AnswerMemory
 from draft_worker.metrics import DraftMetrics
 from draft_worker.segment import LONGEST_MATCH
@@ -62,7 +63,9 @@ class DraftService:
             memory_file.load(self.memory, self._history_file)
         self._metrics = metrics
         self._grammars = grammars
-        means = Means(config, engine, grammars, self.memory)
+        able_ahead = engine is not None and engine.model.info.capabilities.lookahead
+        self.lookahead = Lookahead(engine, metrics) if able_ahead and engine is not None else None
+        means = Means(config, engine, grammars, self.memory, self.lookahead)
         self._drafters = [drafter for kind in DRAFTERS if (drafter := kind.of(means)) is not None]
         copiers = [drafter for drafter in self._drafters if isinstance(drafter, Copier)]
         models = [drafter for drafter in self._drafters if isinstance(drafter, ModelDrafter)]
@@ -93,26 +96,33 @@ class DraftService:
             room = min(request.max_tokens, info.context_length - context_tokens)
             within = request.model_copy(update={"draft_tokens": min(request.draft_tokens, room)})
             asked = Asked(within, session, session.settle("all"), deadline, translator)
+            if self.lookahead is not None:
+                self.lookahead.settle(asked)
             chosen: Chosen | None = None
             if request.draft_model == AUTO and asked.tokens:
                 chosen = await self._auto.draft(asked)
                 source, drafted = chosen.source, chosen.drafted
             else:
                 source, drafted = await self._draft(asked)
-            if drafted.candidates:
-                session.emit(drafted.candidates[0].token_ids)
+            parts = chosen.parts if chosen is not None else []
+            if drafted.prepared and chosen is None:
+                parts = model_parts(drafted)
+                source = parts[0].source
+            first = drafted.candidates[0].token_ids if drafted.candidates else []
+            if self.lookahead is not None:
+                self.lookahead.begin(asked, first, chosen.planned if chosen is not None else asked.tokens)
+            session.emit(first)
             response = DraftResponse(
                 session_id=request.session_id,
                 round=request.round,
                 candidates=drafted.candidates,
                 source=source,
-                parts=chosen.parts if chosen is not None else [],
+                parts=parts,
                 planned=chosen.planned if chosen is not None else None,
                 cached_tokens=drafted.cached_tokens,
                 timings=drafted.timings,
             )
             self._metrics.draft_done(context_tokens, response)
-            first = response.candidates[0].token_ids if response.candidates else []
             session.account.add(response.timings, drafted=len(first))
             record_call("draft", request, response.timings, drafted=len(first))
             return response
@@ -138,6 +148,8 @@ class DraftService:
         """Let running work end, then stop the engine."""
         began = time.monotonic()
         await self.sessions.close(patience)
+        if self.lookahead is not None:
+            await self.lookahead.close()
         if self.memory is not None and self._history_file is not None:
             await asyncio.to_thread(memory_file.save, self.memory.answers(), self._history_file)
         if self._grammars is not None:
@@ -155,6 +167,8 @@ class DraftService:
 
     def _on_drop(self, session: Session[Any]) -> None:
         session.account.log("draft", session.key)
+        if self.lookahead is not None:
+            self.lookahead.drop(session)
         if self.engine is not None:
             self.engine.model.disown(session.serial)
         if self._grammars is not None:

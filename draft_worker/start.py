@@ -43,6 +43,11 @@ def load_service(
     if (memory := service.memory) is not None:
         gauges = [*gauges, *memory_gauges(memory)]
         counters = [*counters, *memory_counters(memory)]
+    if (lookahead := service.lookahead) is not None:
+        gauges = [
+            *gauges,
+            ("lookahead_running", "Sessions that drafts are being prepared for", lambda: lookahead.running),
+        ]
     metrics.loaded(service.info, gauges, counters)
     return service
 

@@ -178,7 +178,9 @@ class DraftRequest(SequenceRequest):
     candidate_top_p: Finite | None = Field(default=None, gt=0.0, le=1.0)
     want_q: bool = False
     draft_model: str | None = Field(default=None, max_length=256, description="null: the worker's default drafter")
-    lookahead_tokens: int = Field(default=0, ge=0, le=MAX_DRAFT_TOKENS)
+    lookahead_tokens: int = Field(
+        default=0, ge=0, le=MAX_DRAFT_TOKENS, description="length of the drafts to prepare for what may come; 0: none"
+    )
     prediction: Prediction | None = None
     verify_seconds: list[Annotated[float, Field(gt=0.0, le=3600.0)]] | None = Field(
         default=None,

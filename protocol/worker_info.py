@@ -63,6 +63,7 @@ class Capabilities(Reply):
     translates: bool = Field(default=False, description="a draft worker that drafts for other vocabularies too")
     auto: bool = Field(default=False, description="a draft worker that chooses its drafter itself if asked to")
     history: bool = Field(default=False, description="a draft worker that remembers answers")
+    lookahead: bool = Field(default=False, description="a draft worker that prepares drafts for what may come")
     batch_invariant: bool = False
     target_rounds_sampled: bool = Field(
         default=False, description="rounds that the target drives carry drafts at temperature above 0 too"

@@ -26,6 +26,7 @@ from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
 from server.fleet.transport import Transport
 from server.fleet.worker import Role, Worker
+from server.rounds.adaptive.lookahead import LookaheadChoice
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import DraftSide
@@ -223,7 +224,8 @@ class Fleet:
     def _planner(self, request: GenerationRequest, drafters: Pool, target: ModelInfo) -> Planner:
         speculation = request.speculation
         if not speculation.adaptive:
-            return FixedPlanner(speculation.draft_tokens, speculation.num_candidates)
+            ahead = self._config.lookahead == "on" and speculation.num_candidates == 1
+            return FixedPlanner(speculation.draft_tokens, speculation.num_candidates, ahead)
         name = self._draft_model(speculation.draft_model)
         chooses = name is None and speculation.num_candidates == 1 and _all_choose(drafters)
         if name is None:
@@ -233,7 +235,7 @@ class Fleet:
         kind = (request.prediction is not None, request.grammar is not None)
         pair = (target.fingerprint, AUTO if chooses else name, kind)
         return AdaptivePlanner(
-            self._pairs.setdefault(pair, PairState()),
+            self._pairs.setdefault(pair, PairState(lookahead=LookaheadChoice(self._config.lookahead))),
             draft_tokens=speculation.draft_tokens,
             max_draft_tokens=speculation.max_speculation_depth,
             num_candidates=speculation.num_candidates,

@@ -63,6 +63,7 @@ def fake_engine(
             grammar_types=[],
             q=role == "draft",
             prediction=role == "draft",
+            lookahead=role == "draft",
         ),
         step_seconds=[],
     )

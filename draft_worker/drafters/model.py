@@ -1,31 +1,79 @@
-"""Drafts from a model, on whatever engine runs it (draft_worker/engine.py)."""
+"""Drafts from a model, on whatever engine runs it (draft_worker/engine.py); some are prepared (docs/lookahead.md)."""
 
 from __future__ import annotations
 
+import time
 from typing import ClassVar, Self
 
-from draft_worker.drafter import Asked, Means
+from basics.names import CACHE, MODEL
+from draft_worker.drafter import Asked, Means, joined
 from draft_worker.engine import Drafted, DraftEngine
+from draft_worker.lookahead import Known, Lookahead
+from protocol.messages import Candidate, DraftPart, DraftTimings
 
 
 class ModelDrafter:
-    source: ClassVar[str] = "model"
+    source: ClassVar[str] = MODEL
 
-    def __init__(self, engine: DraftEngine) -> None:
+    def __init__(self, engine: DraftEngine, lookahead: Lookahead | None = None) -> None:
         self._engine = engine
+        self._lookahead = lookahead
 
     @classmethod
     def of(cls, means: Means) -> Self | None:
-        return cls(means.engine) if means.engine is not None else None
+        return cls(means.engine, means.lookahead) if means.engine is not None else None
+
+    def prepared(self, asked: Asked) -> int:
+        """How many tokens after the context cost nothing now; a stop token that ends them does not count as an end."""
+        known = self._lookahead.known(asked, []) if self._lookahead is not None else None
+        return known.planned if known is not None else 0
 
     async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
         """`tokens` tokens after the context and `ahead`, which is drafted already."""
         if asked.translator is not None:
             return await asked.translator.draft(self._engine, asked, ahead, tokens)
-        request = asked.request.model_copy(update={"draft_tokens": tokens})
-        return await self._engine.draft(request, [*asked.ids, *ahead], asked.owner, asked.deadline)
+        known = self._lookahead.known(asked, ahead) if self._lookahead is not None else None
+        if known is None or (len(known.token_ids) < tokens and not known.ends):
+            await self._until_free(asked)  # it may have grown meanwhile
+            known = self._lookahead.known(asked, ahead) if self._lookahead is not None else None
+        if known is None:
+            return await self._draw(asked, ahead, tokens)
+        first = _candidate(known, tokens, asked.request.want_q)
+        count = len(first.token_ids)
+        if count == tokens or known.ends:
+            total = (time.perf_counter() - asked.began) * 1e3
+            timings = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=total)
+            return Drafted([first], len(asked.ids), timings, count)
+        more = await self._draw(asked, [*ahead, *first.token_ids], tokens - count)
+        return Drafted([joined([first], more.candidates)], more.cached_tokens, more.timings, count)
 
     async def draft(self, asked: Asked) -> Drafted:
         if asked.translator is not None:
             return await asked.translator.draft(self._engine, asked, [], asked.tokens)
+        if asked.tokens and asked.request.num_candidates == 1:
+            return await self.go_on(asked, [], asked.tokens)
+        await self._until_free(asked)
         return await self._engine.draft(asked.request, asked.ids, asked.owner, asked.deadline)
+
+    async def _draw(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
+        request = asked.request.model_copy(update={"draft_tokens": tokens})
+        return await self._engine.draft(request, [*asked.ids, *ahead], asked.owner, asked.deadline)
+
+    async def _until_free(self, asked: Asked) -> None:
+        if self._lookahead is not None:
+            await self._lookahead.free(asked.session)
+
+
+def _candidate(known: Known, tokens: int, wants_q: bool) -> Candidate:
+    token_ids, q = known.token_ids[:tokens], known.q[:tokens]
+    if not wants_q:
+        return Candidate(token_ids=token_ids)
+    logprobs = [top.logprobs[top.token_ids.index(token_id)] for token_id, top in zip(token_ids, q, strict=True)]
+    return Candidate(token_ids=token_ids, logprobs=logprobs, q=q)
+
+
+def model_parts(drafted: Drafted) -> list[DraftPart]:
+    """What of a first candidate was prepared, and what was drawn when it was asked for."""
+    tokens = len(drafted.candidates[0].token_ids)
+    parts = [(CACHE, drafted.prepared), (MODEL, tokens - drafted.prepared)]
+    return [DraftPart(source=source, tokens=count) for source, count in parts if count]

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from draft_worker.engine import Drafted, SharedNoise
+from draft_worker.outcomes import Branch
+from draft_worker.runtime.branches import grow
 from engines.drawing import Limits, RequestSampling
 from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
@@ -21,15 +23,6 @@ if TYPE_CHECKING:
     from engines.sampling.columns import Columns
 
 _NONE = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.0)
-
-
-@dataclass(slots=True)
-class _Branch:
-    """A candidate that leaves candidate 0 after its first `at` tokens."""
-
-    at: int
-    tokens: list[int]
-    done: bool = False
 
 
 def draft_job(
@@ -82,7 +75,14 @@ class _Drafting:
         candidates = [Candidate(token_ids=chain.tokens, logprobs=_logprobs(chain), q=chain.q or None)]
         if self._request.num_candidates > 1:
             branches = self._branches(chain)
-            yield from self._grow_branches(chain, branches)
+            yield from grow(
+                self._drawing,
+                chain.tokens,
+                branches,
+                lambda feed, passed: self._count(passed),
+                self._branch_sampling,
+                columns=self._columns,
+            )
             candidates += [Candidate(token_ids=chain.tokens[: branch.at] + branch.tokens) for branch in branches]
         return Drafted(candidates, seat.cached_tokens, self._timings)
 
@@ -123,57 +123,14 @@ class _Drafting:
                 break
         return chain
 
-    def _branches(self, chain: _Chain) -> list[_Branch]:
+    def _branches(self, chain: _Chain) -> list[Branch]:
         """Where the other candidates leave candidate 0, the least certain place first."""
         places = [place for place, gap in enumerate(chain.gaps) if gap < math.inf]
         places.sort(key=lambda place: chain.gaps[place])
-        branches = [_Branch(place, [chain.second[place]]) for place in places[: self._request.num_candidates - 1]]
-        for branch in branches:
-            self._see_end(branch)
-        return branches
-
-    def _grow_branches(self, chain: _Chain, branches: list[_Branch]) -> Steps[None]:
-        """Grow all branches a token a pass; each pass feeds the branches' tokens anew, as nothing of them is kept."""
-        # A tree pass leaves nothing of candidate 0 behind the place it hangs from, so that all hang from the first one.
-        first = min((branch.at for branch in branches), default=0)
-        while growing := [branch for branch in branches if not branch.done]:
-            last = max(branch.at for branch in growing)
-            # Candidate 0 from the first place where one leaves to the last, then the branches, their tips at the end.
-            token_ids = chain.tokens[first:last]
-            parents = list(range(-1, len(token_ids) - 1))
-            tips: list[int] = []
-            for branch in growing:
-                parent = branch.at - first - 1
-                for token_id in branch.tokens[:-1]:
-                    parents.append(parent)
-                    parent = len(token_ids)
-                    token_ids.append(token_id)
-                tips.append(parent)
-            logits_from = len(token_ids)
-            token_ids += [branch.tokens[-1] for branch in growing]
-            places = self._drawing.after(
-                [chain.tokens[: branch.at] + branch.tokens for branch in growing], self._branch_sampling
-            )
-            start = self._drawing.length + first
-            passed = self._count(
-                (
-                    yield Feed(
-                        token_ids,
-                        logits_from,
-                        parents + tips,
-                        rows=places.rows,
-                        allowed=places.allowed,
-                        start=start,
-                        columns=self._columns,
-                    )
-                )
-            )
-            for branch, token_id in zip(growing, passed.drawn.tokens, strict=True):
-                branch.tokens.append(token_id)
-                self._see_end(branch)
-
-    def _see_end(self, branch: _Branch) -> None:
-        branch.done = branch.at + len(branch.tokens) >= self._depth or branch.tokens[-1] in self._drawing.stops
+        return [
+            Branch(place, [chain.second[place]], self._depth - place)
+            for place in places[: self._request.num_candidates - 1]
+        ]
 
     def _count(self, passed: Passed | None) -> Passed:
         assert passed is not None

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, SharedNoise, capabilities
 from draft_worker.metrics import DraftMetrics
+from draft_worker.outcomes import Ahead
+from draft_worker.runtime.ahead import ahead_job
 from draft_worker.runtime.draft import draft_job
 from engines.runtime.engine import LoopModel
 from engines.table import load_engine
@@ -20,7 +22,7 @@ def load_drafter(
     on_death: Callable[[str], None],
 ) -> LoopDrafter:
     """`on_death(reason)` is called if the loop failed. Raises engines.errors.ModelError."""
-    model = load_engine(config, "draft", capabilities(), metrics.pass_done, on_death, progress)
+    model = load_engine(config, "draft", capabilities(lookahead=True), metrics.pass_done, on_death, progress)
     return LoopDrafter(model, config.q_top_k)
 
 
@@ -44,3 +46,14 @@ class LoopDrafter:
         grammar = await self.model.grammars.state(request.grammar, owner, deadline)
         job = draft_job(request, ids, owner, self.model.limits, self._q_top_k, grammar, shared)
         return await self.model.loop.run(job, deadline)
+
+    async def look_ahead(
+        self, request: DraftRequest, ids: list[int], owner: int, ahead: Ahead, deadline: float
+    ) -> None:
+        grammar = await self.model.grammars.state(request.grammar, owner, deadline)
+        job = ahead_job(request, ids, owner, self.model.limits, self._q_top_k, ahead, grammar)
+        await self.model.loop.run(job, deadline)
+
+    @property
+    def calls(self) -> int:
+        return self.model.loop.running + self.model.loop.waiting

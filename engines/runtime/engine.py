@@ -106,6 +106,7 @@ def start_engine(
                 "batch_invariant": model.batch_invariant,
                 "grammar_types": grammars.types,
                 "max_candidates": capabilities.max_candidates if model.takes_trees else 1,
+                "lookahead": capabilities.lookahead and model.takes_trees,
             }
         ),
         step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],

@@ -116,6 +116,9 @@ class Job(Generic[T]):
     """Work on one sequence. `ids` is its context, of which `usable` tokens at most may come from a slot's memory.
 
     `owner` is the session's serial, None for work that belongs to no session; `steps(seat)` starts the generator.
+
+    An `idle` job is work that nobody waits for. It is fed only while no other job has anything to feed, gets no slot
+    but its owner's, and ends with QueueFull if another job needs that, or the loop is to end.
     """
 
     ids: Sequence[int]
@@ -123,3 +126,4 @@ class Job(Generic[T]):
     owner: int | None
     usable: int
     steps: Callable[[Seat], Steps[T]]
+    idle: bool = False

@@ -25,7 +25,7 @@ from engines.runtime.runner import Chains, ModelRunner
 from engines.runtime.runs import Run, plan
 from engines.runtime.slots import SlotCache
 from engines.runtime.waiting import Waiting
-from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, WireError
+from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, QueueFull, WireError
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -71,13 +71,13 @@ class EngineLoop:
 
     @property
     def running(self) -> int:
-        """Jobs on a slot."""
-        return sum(not run.ended for run in self._active)
+        """Jobs on a slot, without idle ones."""
+        return sum(not run.ended and not run.job.idle for run in self._active)
 
     @property
     def waiting(self) -> int:
-        """Jobs without one."""
-        return sum(not run.ended for run in self._waiting)
+        """Jobs without one, idle ones left out."""
+        return sum(not run.ended and not run.job.idle for run in self._waiting)
 
     @property
     def alive(self) -> bool:
@@ -192,6 +192,8 @@ class EngineLoop:
                 self._end(run, NotReady("the worker is shutting down"))
             elif now >= run.deadline:
                 self._end(run, _too_late())
+            elif run.job.idle and (self._closing or (run.seat is None and not self.slots.owns(run.job.owner))):
+                self._end(run, QueueFull("there is other work"))
         self._waiting.forget_ended()
         self._active = [run for run in self._active if not run.ended]
 
@@ -199,6 +201,14 @@ class EngineLoop:
         """Begin the jobs for which there is a slot."""
         while self._disowned:
             self.slots.disown(self._disowned.popleft())
+        self._seat()
+        if self._waiting.wants_slot and (idle := [run for run in self._active if run.job.idle]):
+            for run in idle:
+                self._end(run, QueueFull("there is other work"))
+            self._active = [run for run in self._active if not run.ended]
+            self._seat()
+
+    def _seat(self) -> None:
         for run, slot in self._waiting.admit(self._active):
             self._active.append(run)
             run.seat = Seat(slot, self._runner)
@@ -241,7 +251,7 @@ class EngineLoop:
         if run.steps is not None:
             run.steps.close()
         if run.seat is not None:
-            self.slots.release(run.seat.slot)
+            self.slots.release(run.seat.slot, was_idle=run.job.idle)
         if not run.events.is_closed():
             run.events.call_soon_threadsafe(_resolve, run.future, error, result)
 

@@ -96,7 +96,8 @@ class Passes:
                 run.sample_seconds += sample
         tokens = sum(len(piece.row.token_ids) for piece in pieces)
         prompt = sum(len(piece.row.token_ids) for piece in pieces if piece.is_prompt)
-        self._pace.record(forward, tokens - prompt, prompt)
+        if not all(piece.run.job.idle for piece in pieces):
+            self._pace.record(forward, tokens - prompt, prompt)
         self._on_pass(len(pieces), tokens, forward)
 
 

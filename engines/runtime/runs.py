@@ -78,8 +78,12 @@ class Piece:
 
 
 def plan(active: Sequence[Run], pace: PromptBudget, turn: int) -> list[Piece]:
-    """The next pass. `turn` rotates who comes first if the budget does not reach all long prompts."""
+    """The next pass. `turn` rotates who comes first if the budget does not reach all long prompts.
+
+    Idle jobs are in a pass of their own, once no other job feeds.
+    """
     feeding = [run for run in active if run.feed is not None]
+    feeding = [run for run in feeding if not run.job.idle] or feeding
     short = [run for run in feeding if run.context_left <= SHORT_TOKENS]
     long = [run for run in feeding if run.context_left > SHORT_TOKENS]
     pieces = [_piece(run, run.context_left, is_prompt=False) for run in short]

@@ -109,10 +109,14 @@ class SlotCache:
                 target.ids[:] = best.ids[:length]
         return self._pin(target, salt, owner, length)
 
-    def release(self, slot: Slot) -> None:
-        """The job on it has ended; what the slot holds stays for whoever can use it."""
+    def release(self, slot: Slot, was_idle: bool = False) -> None:
+        """The job on it has ended; what the slot holds stays for whoever can use it.
+
+        One that nobody waited for gives its session no longer a hold on the slot.
+        """
         slot.pinned = False
-        slot.last_used = self._clock()
+        if not was_idle:
+            slot.last_used = self._clock()
 
     def disown(self, owner: int) -> None:
         """The session is gone: its slot is anyone's, what it holds a prefix that others may reuse."""

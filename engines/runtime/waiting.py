@@ -38,14 +38,20 @@ class Waiting:
     def queued(self) -> bool:
         return bool(self._queue)
 
+    @property
+    def wants_slot(self) -> bool:
+        """Whether a job that somebody waits for lacks nothing but a slot."""
+        return any(not run.job.idle and run.awaits is None and not run.ended for run in self._queue)
+
     def submit(self, run: Run) -> None:
         """On the event loop, which is to call `hand_over` once its turn ends. Raises QueueFull."""
         with self._lock:
             # Those that await a prefix have a slot kept for them, so that there are no more of them than slots.
-            waiting = sum(queued.awaits is None for queued in self._queue)
+            waiting = sum(queued.awaits is None for queued in self._queue if not queued.job.idle)
             # What was just submitted and will find a slot waits for none.
-            waiting += max(0, len(self._submitted) - self._slots.available)
-            if waiting >= self._most and not self._slots.owns(run.job.owner):
+            submitted = sum(not queued.job.idle for queued in self._submitted)
+            waiting += max(0, submitted - self._slots.available)
+            if (waiting >= self._most or run.job.idle) and not self._slots.owns(run.job.owner):
                 raise QueueFull(f"{waiting} requests wait already")
             self._submitted.append(run)
 

@@ -90,6 +90,21 @@ def draw_top2(
     return Top2(one.to(torch.int64), other.to(torch.int64), gap)
 
 
+def draw_top(distribution: Distribution, rows: Sequence[SamplingRow], k: int, stream: int = noise.DRAW) -> Tensor:
+    """The k best perturbed tokens of each row, best first, int64 [R, k]; −1 where fewer are left. Ties fall anyhow."""
+    keys = row_keys(rows, stream, distribution.device)
+
+    def best(part: Part) -> Tensor:
+        perturbed = _perturbed(part.logits, part.token_ids, keys[part.rows], None)
+        values, ids = torch.topk(perturbed, min(k, perturbed.shape[-1]))
+        if part.token_ids is not None:
+            ids = part.token_ids.gather(-1, ids)
+        ids = ids.masked_fill(values == -torch.inf, -1)
+        return torch.nn.functional.pad(ids, (0, k - ids.shape[-1]), value=-1)
+
+    return distribution.by_row(best).reshape(-1, k)
+
+
 def row_keys(rows: Sequence[SamplingRow], stream: int, device: torch.device) -> Tensor:
     """The noise key of each row in a stream, int64 [R]."""
     seeds = torch.tensor([row.seed for row in rows], dtype=torch.int64, device=device)

@@ -63,6 +63,21 @@ class FleetMetrics:
             registry=None,
         )
 
+        self.lookahead_rounds = Counter(
+            "tandem_lookahead_rounds",
+            "Drafts after lookahead: a hit was there already, a part of it was, or nothing",
+            ["outcome"],
+            registry=None,
+        )
+        for outcome in ("hit", "part", "miss"):
+            self.lookahead_rounds.labels(outcome)
+        self.lookahead_tokens = Counter(
+            "tandem_lookahead_tokens", "Prepared draft tokens that were used", registry=None
+        )
+        self.lookahead_hidden = Counter(
+            "tandem_lookahead_hidden_seconds", "Drafting that lookahead has hidden", registry=None
+        )
+
     def watch_worker(self, role: str, worker: str, breaker: Breaker) -> None:
         """Show a worker from the start: `rate` does not see a series that is born at 1.
 

@@ -103,7 +103,10 @@ class DraftTimes:
     The drafter's own measurement of one token is the slope until calls of different γ have been seen.
     """
 
-    def __init__(self, curve: Sequence[StepTime]) -> None:
+    def __init__(self, curve: Sequence[StepTime], clip: bool = True) -> None:
+        """`clip`: a call of more than 3 times the line counts as that. Not where some drafts are prepared, and others
+        not: the long ones are no hiccups then."""
+        self._clip = clip
         self._slope = min((point.seconds for point in curve if point.seconds > 0.0), default=0.0)
         self._lines: dict[int, _Line] = {}
 
@@ -112,8 +115,8 @@ class DraftTimes:
         return num_candidates in self._lines
 
     def observe(self, draft_tokens: int, seconds: float, num_candidates: int = 1) -> None:
-        """One call: γ and N as asked for, and how long the answer took. More than 3 times the line counts as that."""
-        line = self._lines.setdefault(num_candidates, _Line(self._slope))
+        """One call: γ and N as asked for, and how long the answer took."""
+        line = self._lines.setdefault(num_candidates, _Line(self._slope, self._clip))
         line.observe(draft_tokens, seconds)
 
     def draft(self, draft_tokens: int, num_candidates: int = 1) -> float:
@@ -130,12 +133,13 @@ class _Line:
     _FADING = 0.95
     _PRIOR_WEIGHT = 0.5
 
-    def __init__(self, prior_slope: float) -> None:
+    def __init__(self, prior_slope: float, clip: bool) -> None:
         self._prior_slope = prior_slope
+        self._clip = clip
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def observe(self, x: int, seconds: float) -> None:
-        if self._weight > 0.0:
+        if self._weight > 0.0 and self._clip:
             seconds = min(seconds, _OUTLIER * self.at(x) + 0.001)
         self._weight = self._weight * self._FADING + 1.0
         self._x += (x - self._x) / self._weight

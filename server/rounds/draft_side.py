@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from basics.names import AUTO
+from basics.names import AUTO, CACHE, LOOKUP, MODEL
 from protocol.errors import WireError
 from protocol.messages import Candidate, DraftRequest, DraftResponse, Prediction
 from server.fleet.failures import BadAnswer, Busy, Refused, SessionLost, WorkerFailure
@@ -38,6 +38,8 @@ class Draft:
     """How long the worker meant it to be, if it chose."""
     parts: tuple[tuple[str, int], ...] = ()
     """The drafters that its tokens come from, if the worker says so, and how many each."""
+    prepared: int = 0
+    """How many of its tokens the worker had prepared."""
 
     @classmethod
     def none(cls, seconds: float = 0.0, failed: bool = False) -> Draft:
@@ -79,6 +81,7 @@ class DraftSide:
         self._prediction_sent = False
         self._history = history
         self._verify_seconds: list[float] | None = None
+        self._lookahead_tokens = 0
 
     @property
     def worker(self) -> Worker | None:
@@ -90,6 +93,12 @@ class DraftSide:
         """Those of the worker in use, or of the one that would be used."""
         worker = self.worker or self._pick()
         return worker.draft_times if worker is not None else DraftTimes(())
+
+    @property
+    def ahead_times(self) -> DraftTimes | None:
+        """Those of calls that come after lookahead; None where there is none."""
+        worker = self.worker or self._pick()
+        return worker.ahead_times if worker is not None and self._looks_ahead(worker) else None
 
     @property
     def state(self) -> State:
@@ -123,15 +132,18 @@ class DraftSide:
         max_tokens: int,
         seconds: float,
         verify_seconds: list[float] | None = None,
+        lookahead_tokens: int = 0,
     ) -> Draft:
         """γ tokens after the context. Never raises; a worker that does not answer within `seconds` has failed.
 
-        With `verify_seconds` (DraftRequest's) a worker that can chooses the drafter, and a length of at most γ.
+        With `verify_seconds` (DraftRequest's) a worker that can chooses the drafter, and a length of at most γ; with
+        `lookahead_tokens` it prepares drafts of that length for what may come.
         """
         began = time.perf_counter()
         if self.state != "ready":
             return Draft.none()
         self._verify_seconds = verify_seconds
+        self._lookahead_tokens = lookahead_tokens
         if not self._fits(draft_tokens):
             self._useless = True  # and will be for the rest of this request
             self._drop()
@@ -144,15 +156,17 @@ class DraftSide:
         timings = answer.timings
         self._context.metrics.round_trip.labels("draft").observe(max(0.0, took - timings.total_ms / 1000))
         candidates = [candidate for candidate in answer.candidates if candidate.token_ids]
+        parts, prepared = _as_drawn([(part.source, part.tokens) for part in answer.parts])
         return Draft(
             candidates,
-            answer.source,
+            MODEL if answer.source == CACHE else answer.source,
             timings.total_ms,
             timings.sample_ms,
             took,
             failed=False,
             planned=answer.planned,
-            parts=tuple((part.source, part.tokens) for part in answer.parts),
+            parts=parts,
+            prepared=prepared,
         )
 
     def disown(self, error: WireError) -> None:
@@ -251,6 +265,7 @@ class DraftSide:
             "draft_model": None if self._draft_model == AUTO and not chooses else self._draft_model,
             "verify_seconds": self._verify_seconds if chooses else None,
             "draft_tokens": draft_tokens,
+            "lookahead_tokens": self._lookahead_tokens if draft_tokens and self._looks_ahead(session.worker) else 0,
             "num_candidates": num_candidates,
             "candidate_temperature": speculation.candidate_temperature,
             "candidate_top_p": speculation.candidate_top_p,
@@ -260,6 +275,10 @@ class DraftSide:
             "own_prompt": own.text if own is not None else None,
             "history": self._history if chooses and info is not None and info.capabilities.history else None,
         }
+
+    def _looks_ahead(self, worker: Worker) -> bool:
+        info = worker.info
+        return info is not None and info.capabilities.lookahead and self._draft_model != LOOKUP
 
     def _fits(self, draft_tokens: int) -> bool:
         """Whether the draft model's own context has room."""
@@ -299,3 +318,15 @@ class DraftSide:
         if isinstance(failure, Busy):
             self._not_before = time.monotonic() + failure.retry_after
             worker.count(failure)
+
+
+def _as_drawn(parts: list[tuple[str, int]]) -> tuple[tuple[tuple[str, int], ...], int]:
+    """The parts with what was prepared counted as the model's, whose it is; and how many tokens that was."""
+    found: list[tuple[str, int]] = []
+    for source, tokens in parts:
+        name = MODEL if source == CACHE else source
+        if found and found[-1][0] == name:
+            found[-1] = name, found[-1][1] + tokens
+        else:
+            found.append((name, tokens))
+    return tuple(found), sum(tokens for source, tokens in parts if source == CACHE)

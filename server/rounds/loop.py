@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from basics.names import MAX_DRAFT_TOKENS
 from protocol.errors import WireError
 from protocol.messages import Candidate, StopReason, TargetSpeculation, VerifyResponse
 from protocol.worker_info import ModelInfo
@@ -69,6 +70,7 @@ class RoundLoop:
         self._target_drives = target_drives
         self._remaining = min(context.request.max_tokens, info.context_length - len(context.sequence))
         self._stopped = False
+        self._looked_ahead = False
         self._draft_id = OWN_DRAFTER if target_drives and context.request.speculation.enabled else None
 
     async def rounds(self) -> AsyncIterator[Round]:
@@ -92,7 +94,7 @@ class RoundLoop:
                     yield round_
 
     def _times(self, speculating: Speculating) -> Times:
-        return Times(self._target.step_times, speculating.drafts.times)
+        return Times(self._target.step_times, speculating.drafts.times, speculating.drafts.ahead_times)
 
     def _plan(self, speculating: Speculating) -> RoundPlan:
         """The planner's, within what is left to generate: the last token is the target's own."""
@@ -123,10 +125,28 @@ class RoundLoop:
         seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
         steps = self._target.step_times
         verify = [steps.verify(1 + count) for count in range(draft_tokens + 1)] if plan.worker_chooses else None
-        draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds, verify)
+        # One more than is drafted now, so that a longer γ can be tried for nothing.
+        ahead = plan.lookahead and speculating.drafts.ahead_times is not None
+        lookahead = min(draft_tokens + (not plan.worker_chooses), MAX_DRAFT_TOKENS) if ahead else 0
+        draft = await speculating.drafts.draft(
+            draft_tokens, num_candidates, self._remaining, seconds, verify, lookahead
+        )
         if draft.planned is not None:
             draft_tokens = draft.planned
-        return await self._verify(draft, draft_tokens, num_candidates)
+        if self._looked_ahead and draft.candidates:
+            self._count_prepared(speculating, draft, draft_tokens)
+        round_ = await self._verify(draft, draft_tokens, num_candidates, ahead)
+        self._looked_ahead = ahead
+        return round_
+
+    def _count_prepared(self, speculating: Speculating, draft: Draft, draft_tokens: int) -> None:
+        metrics, drafted = self._context.metrics, len(draft.candidates[0].token_ids)
+        outcome = "miss" if not draft.prepared else "hit" if draft.prepared == drafted else "part"
+        metrics.lookahead_rounds.labels(outcome).inc()
+        metrics.lookahead_tokens.inc(draft.prepared)
+        times = speculating.drafts.times
+        if draft.prepared and times.measured():
+            metrics.lookahead_hidden.inc(max(0.0, times.draft(draft_tokens) - draft.seconds))
 
     def _draft_seconds(self, speculating: Speculating, draft_tokens: int, num_candidates: int = 1) -> float:
         """How long a draft may take: a few times what it takes, since waiting longer costs more than plain decoding."""
@@ -137,7 +157,7 @@ class RoundLoop:
             seconds = max(num_candidates * seconds, _FIRST_DRAFT_SECONDS)
         return min(seconds, speculating.longest_draft)
 
-    async def _verify(self, draft: Draft, asked: int, num_candidates: int) -> Round:
+    async def _verify(self, draft: Draft, asked: int, num_candidates: int, lookahead: bool = False) -> Round:
         try:
             answer, seconds = await self._target.verify(draft.candidates, self._remaining)
         except WireError as refusal:
@@ -164,11 +184,14 @@ class RoundLoop:
                 draft_failed=draft.failed,
                 verify_seconds=seconds,
                 rows=rows,
+                lookahead=lookahead,
+                looked_ahead=self._looked_ahead,
             )
+            drafting = times.of(self._looked_ahead)
             if draft.candidates and self._cut_short(draft.candidates[answer.candidate or 0], asked):
-                outcome = outcome.as_whole(times)
+                outcome = outcome.as_whole(drafting)
             elif not draft.failed:
-                times.drafts.observe(asked, draft.seconds, num_candidates)
+                drafting.drafts.observe(asked, draft.seconds, num_candidates)
             self._speculating.planner.observe(outcome, times)
         return round_
 

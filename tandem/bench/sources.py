@@ -99,7 +99,6 @@ def _human_eval() -> list[Prompt]:
 def _hub_file(repository: str, file: str | None) -> Path:
     try:
         from huggingface_hub import HfApi, hf_hub_download
-        from huggingface_hub.errors import HfHubHTTPError, HFValidationError
     except ImportError:
         raise BenchError("data sets of the hub need huggingface_hub: pip install 'tandem[bench]'") from None
     try:
@@ -111,7 +110,9 @@ def _hub_file(repository: str, file: str | None) -> Path:
                 raise BenchError(f"{repository}: name one of its files, as in {HUB}{repository}:FILE; it has {listed}")
             file = fitting[0]
         return Path(hf_hub_download(repository, file, repo_type="dataset"))
-    except (HfHubHTTPError, HFValidationError, OSError, httpx.HTTPError, ValueError) as error:
+    except BenchError:
+        raise
+    except Exception as error:  # noqa: BLE001 - which HTTP library's errors they are depends on the hub's version
         words = str(error).strip().split("\n")[0]
         raise BenchError(
             f"{repository} can't be fetched from the hub ({words}). Without a network: NAME=FILE reads a local copy"

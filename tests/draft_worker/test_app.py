@@ -90,7 +90,7 @@ async def test_a_prediction_drafts_while_it_matches_and_is_sent_once() -> None:
         ({"draft_tokens": 33}, 422, "draft_tokens"),
         ({"num_candidates": 9}, 422, "num_candidates"),
         ({"draft_model": "other"}, 400, "draft_model"),
-        ({"lookahead_tokens": 1}, 400, "lookahead_tokens"),
+        ({"lookahead_tokens": 1, "num_candidates": 2}, 400, "lookahead_tokens"),
         ({"want_q": True, "num_candidates": 2}, 400, "num_candidates"),
         ({"grammar": {"type": "regex", "value": "a", "start": 0}}, 400, "grammar.type"),
         ({"ids": [1, 32]}, 400, "context.token_ids.1"),

@@ -62,6 +62,9 @@ class Model:
         self._draft, self._ids, self._probabilities = both.draft, q.token_ids.tolist(), q.probabilities.log().tolist()
         self.seed = 0
 
+    def prepared(self, asked: Asked) -> int:
+        return 0
+
     async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
         output = [*asked.ids[len(PROMPT) :], *ahead]
         drawn: list[int] = []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from server.fleet.times import Average, DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
+from server.rounds.adaptive.lookahead import LookaheadChoice
 
 # Credit: tokens of plain decoding, that is, the time they take.
 _FIRST_CREDIT = 12.0
@@ -64,6 +65,8 @@ class RoundPlan:
     plain_tokens: int = 0
     worker_chooses: bool = False
     """The draft worker chooses the drafter, and a length of at most `draft_tokens`."""
+    lookahead: bool = False
+    """The draft worker is to prepare the next drafts while this one is verified."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,10 @@ class RoundOutcome:
     draft_failed: bool
     verify_seconds: float
     rows: int
+    lookahead: bool = False
+    """Drafts were being prepared while this round was verified."""
+    looked_ahead: bool = False
+    """So they were in the round before: this one's draft may have been there already."""
 
     def as_whole(self, times: Times) -> RoundOutcome:
         """The round had its draft not ended with a stop token, but gone on to all that was asked for.
@@ -99,10 +106,15 @@ class RoundOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of the target and the drafter in use."""
+    """Of the target and the drafter in use. `ahead`: of drafts that may be prepared; None where none are."""
 
     steps: StepTimes
     drafts: DraftTimes
+    ahead: DraftTimes | None = None
+
+    def of(self, lookahead: bool) -> Times:
+        """Those to plan with where drafts are prepared, or are not."""
+        return replace(self, drafts=self.ahead) if lookahead and self.ahead is not None else self
 
 
 @dataclass(slots=True)
@@ -123,6 +135,7 @@ class PairState:
     """Rows that a candidate beyond the first adds for each draft token."""
 
     pace: Pace = field(default_factory=lambda: Pace(0.98))
+    lookahead: LookaheadChoice = field(default_factory=LookaheadChoice)
 
     def earn(self, tokens: float) -> None:
         """Book what speculation brought over plain decoding, in tokens of it; less than 0: what it lost."""
@@ -130,10 +143,10 @@ class PairState:
 
 
 class FixedPlanner:
-    """γ and N exactly as asked."""
+    """γ and N exactly as asked; nothing is tried out."""
 
-    def __init__(self, draft_tokens: int, num_candidates: int) -> None:
-        self._plan = RoundPlan(draft_tokens, num_candidates)
+    def __init__(self, draft_tokens: int, num_candidates: int, lookahead: bool = False) -> None:
+        self._plan = RoundPlan(draft_tokens, num_candidates, lookahead=lookahead)
 
     def plan(self, times: Times) -> RoundPlan:
         return self._plan
@@ -175,6 +188,11 @@ class AdaptivePlanner:
 
     def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
+        ahead = times.ahead is not None and self._pair.lookahead.next()
+        plan = self._plan_with(times.of(ahead))
+        return replace(plan, lookahead=ahead and plan.draft_tokens > 0 and plan.num_candidates == 1)
+
+    def _plan_with(self, times: Times) -> RoundPlan:
         pair = self._pair
         new = pair.acceptance.rounds < _UNMEASURED_ROUNDS
         since_plain = times.steps.rounds_since_plain
@@ -205,8 +223,11 @@ class AdaptivePlanner:
 
     def observe(self, outcome: RoundOutcome, times: Times) -> None:
         """Learn from a round with a draft, or one whose draft failed."""
+        times = times.of(outcome.lookahead)
         pair, plain = self._pair, times.steps.plain()
         seconds = outcome.draft_seconds + outcome.verify_seconds
+        if outcome.lookahead == outcome.looked_ahead and outcome.asked and outcome.num_candidates == 1:
+            pair.lookahead.observe(outcome.lookahead, outcome.asked, outcome.emitted, seconds)
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
         pair.earn(outcome.emitted - seconds / plain)
         if self._chooses:

@@ -73,6 +73,7 @@ def test_a_byte_at_a_time(byte_by_byte: Callable[[str], list[str]], text: str) -
         (ANALYSIS[:-4], ("Need the weather.", "", [])),
         (CALL[:45], ("", "", [("weather", "")])),
         (CALL[:-3], ("", "", [("weather", '{"city": "Oslo <|x|')])),
+        ("<|channel|>commentary to=functions.noop", ("", "", [])),
         (FINAL + "<|ret", ("", "It is <b>cold</b>.<|ret", [])),
         ("<|chan", ("", "", [])),
     ],

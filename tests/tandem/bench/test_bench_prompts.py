@@ -160,6 +160,16 @@ def test_without_a_network_a_data_set_says_what_to_do(monkeypatch: pytest.Monkey
         load_prompts(["mt-bench"], None, raw=False)
 
 
+def test_one_of_several_files_is_to_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hub:
+        def list_repo_files(self, repository: str, repo_type: str) -> list[str]:
+            return ["README.md", "a.jsonl", "data/b.parquet"]
+
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    with pytest.raises(BenchError, match=r"name one of its files, as in hf:x/y:FILE; it has a\.jsonl, data/b\.parquet"):
+        load_prompts(["hf:x/y"], None, raw=False)
+
+
 def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "test.parquet"
     path.write_bytes(b"PAR1")

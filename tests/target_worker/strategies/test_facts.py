@@ -8,15 +8,19 @@ import pytest
 from pydantic import ValidationError
 
 from basics.names import STRATEGIES as NAMES
+from basics.names import Strategy
 from config.workers import TargetWorkerConfig
 from protocol.worker_info import Capabilities
 from target_worker.engine import capabilities
 from target_worker.strategies import STRATEGIES
 
+FIRST: list[Strategy] = ["deterministic", "probabilistic", "threshold", "greedy"]
+"""Those that there were before a target described its strategies."""
+
 
 def old(**changes: Any) -> dict[str, Any]:
     """The capabilities of a worker from before strategies had facts."""
-    message = capabilities(TargetWorkerConfig(), list(STRATEGIES)).model_dump()
+    message = capabilities(TargetWorkerConfig(), FIRST).model_dump()
     del message["strategy_facts"]
     return message | changes
 
@@ -27,7 +31,7 @@ def test_every_name_has_a_strategy() -> None:
 
 def test_a_target_from_before_is_understood_as_it_was() -> None:
     understood = Capabilities.model_validate(old())
-    for name in ("deterministic", "probabilistic", "threshold", "greedy"):
+    for name in FIRST:
         assert understood.facts(name) == STRATEGIES[name].facts(name)
     assert Capabilities.model_validate(old(strategies=["greedy"])).facts("deterministic") is None
 

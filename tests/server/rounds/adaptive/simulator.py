@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from basics.names import OnOffAuto
 from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
+from server.rounds.adaptive.lookahead import LookaheadChoice
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
 
 
@@ -32,6 +34,10 @@ class World:
     rescue: float = 0.0
     claimed_row: float | None = None
     others: int = 0
+    hit: float | None = None
+    """How often a draft is for what came, if drafts are prepared; None: the worker can't."""
+    shared: float = 1.0
+    """How many times as long a verification takes beside lookahead."""
     rng: Random = field(default_factory=lambda: Random(1))
 
     def noisy(self, seconds: float) -> float:
@@ -63,7 +69,9 @@ class World:
         return [StepTime(rows=rows, seconds=self.step + per_row * (rows - 1)) for rows in (1, 2, 4, 8, 16, 32, 64)]
 
     def times(self) -> Times:
-        return Times(StepTimes(self.curve()), DraftTimes([StepTime(rows=1, seconds=self.per_token)]))
+        curve = [StepTime(rows=1, seconds=self.per_token)]
+        ahead = DraftTimes(curve, clip=False) if self.hit is not None else None
+        return Times(StepTimes(self.curve()), DraftTimes(curve), ahead)
 
     @property
     def plain(self) -> float:
@@ -76,6 +84,8 @@ def decode(
     """The virtual time at which each token was there."""
     now, done, calls = 0.0, 0, start
     arrivals: list[float] = []
+    gap = 0.0
+    """Seconds that there were to prepare; 0: nothing was prepared."""
     while done < tokens:
         plan = planner.plan(times)
         if plan.draft_tokens == 0:
@@ -85,19 +95,22 @@ def decode(
                 planner.observe_plain(1)
                 now, done = now + took, done + 1
                 arrivals.append(now)
+            gap = 0.0
             continue
         calls += 1
         failed = world.stalls(calls)
         draft = world.deadline if failed else world.noisy(world.draft(plan))
+        if gap and not failed and world.rng.random() < (world.hit or 0.0):
+            draft = world.fixed + max(0.0, draft - world.fixed - gap)
         drafted = 0 if failed else plan.draft_tokens
         accepted, gain = (0, 0) if failed else world.accepted(plan, done)
         # Further candidates leave the first one half-way.
         rows = 1 + drafted + (plan.num_candidates - 1) * ((drafted + 1) // 2)
-        engine = world.noisy(world.verify(rows))
+        engine = world.noisy(world.verify(rows)) * (world.shared if plan.lookahead else 1.0)
         wall = engine + world.round_trip
         times.steps.observe_verify(rows, rows + world.others, engine, wall)
         if not failed:
-            times.drafts.observe(plan.draft_tokens, draft, plan.num_candidates)
+            times.of(gap > 0.0).drafts.observe(plan.draft_tokens, draft, plan.num_candidates)
         planner.observe(
             RoundOutcome(
                 asked=plan.draft_tokens,
@@ -110,9 +123,12 @@ def decode(
                 draft_failed=failed,
                 verify_seconds=wall,
                 rows=rows,
+                lookahead=plan.lookahead,
+                looked_ahead=gap > 0.0,
             ),
             times,
         )
+        gap = wall if plan.lookahead else 0.0
         now, done = now + draft + wall, done + accepted + 1
         arrivals += [now] * (accepted + 1)
     return arrivals
@@ -122,6 +138,10 @@ def adaptive(
     pair: PairState | None = None, draft_tokens: int = 5, most: int = 8, num_candidates: int = 1
 ) -> AdaptivePlanner:
     return AdaptivePlanner(pair or PairState(), draft_tokens, most, num_candidates)
+
+
+def with_lookahead(mode: OnOffAuto) -> AdaptivePlanner:
+    return adaptive(PairState(lookahead=LookaheadChoice(mode)))
 
 
 def speed_up(world: World, arrivals: list[float], first: int, last: int) -> float:

@@ -1,0 +1,224 @@
+"""Prepares drafts while the target verifies, and hands them out where they fit (docs/lookahead.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from draft_worker.engine import DraftEngine, LooksAhead
+from draft_worker.fan_out import MOST_GUESSES, GuessRates, likeliest
+from draft_worker.outcomes import Ahead, Guess
+from draft_worker.plans import DrawSeconds
+from draft_worker.yields import Kind, Yields
+from protocol.errors import WireError
+from protocol.messages import DraftRequest, TopK
+from worker.session import Session
+
+if TYPE_CHECKING:
+    from draft_worker.drafter import Asked, Memory
+    from draft_worker.metrics import DraftMetrics
+
+logger = logging.getLogger(__name__)
+
+NAME = "lookahead"
+_KIND: Kind = (NAME, 4)
+"""Drafts that were sent, of any source. At first they are taken to be as good as those of a fair match."""
+_MOST_OUTCOMES = 16
+_FIRST_OUTCOMES = 6
+"""While it is not known how long a verification takes."""
+_MOST_TOKENS = 128
+_LEAST_CHANCE = 0.02
+_MOST_SECONDS = 5.0
+_MOST_CALLS = 1
+"""Other calls in the engine with which lookahead is still begun."""
+_SMOOTHING = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What is prepared of a draft; `ends` if it ends there with a stop token. `planned` is its length without that."""
+
+    token_ids: list[int]
+    q: list[TopK]
+    ends: bool
+    planned: int
+
+
+@dataclass(slots=True)
+class _Looking:
+    """Of one session: what is known of its text, and what was prepared after its last call, of `at` ids of context."""
+
+    yields: Yields
+    gap: float | None = None
+    at: int = 0
+    began: float = 0.0
+    request: DraftRequest | None = None
+    ahead: Ahead | None = None
+    task: asyncio.Task[None] | None = None
+    fits: bool = False
+    """Whether the call being served goes on from there."""
+
+
+class Lookahead:
+    """One for a worker whose engine can do it. On the event loop's thread."""
+
+    def __init__(self, engine: DraftEngine, metrics: DraftMetrics) -> None:
+        assert isinstance(engine, LooksAhead)
+        self._engine: LooksAhead = engine
+        self._metrics = metrics
+        self._yields = Yields(strength=4.0)
+        self._rates = GuessRates()
+        self._gap: float | None = None
+        self._seconds = DrawSeconds()
+        for point in engine.model.info.step_seconds:
+            self._seconds.observe(point.rows, point.seconds)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def running(self) -> int:
+        """Sessions that drafts are being prepared for."""
+        return len(self._tasks)
+
+    def settle(self, asked: Asked) -> None:
+        """A call of the session has come: what is prepared is judged by its context, and no more is."""
+        unchanged = asked.session.settle(NAME)
+        looking: _Looking | None = asked.session.state.get(NAME)
+        if looking is None:
+            return
+        looking.fits = False
+        if looking.task is not None:
+            looking.task.cancel()
+        ahead, request = looking.ahead, looking.request
+        if ahead is None or request is None:
+            return
+        gap = time.perf_counter() - looking.began
+        came = asked.ids[looking.at :]
+        looking.fits = unchanged >= looking.at > 0 and len(came) > 0 and _same_draws(request, asked.request)
+        if looking.fits:
+            looking.gap = _smoothed(looking.gap, gap)
+            self._gap = _smoothed(self._gap, gap)
+            self._judge(looking, ahead, came)
+        for rows, seconds in ahead.passes:
+            self._seconds.observe(rows, seconds)
+        ahead.passes.clear()
+        self._metrics.prepared(sum(len(branch.tokens) - 1 for branch in ahead.branches))
+
+    def known(self, asked: Asked, ahead: list[int]) -> Known | None:
+        """What is prepared for the context and `ahead`, which is drafted already; None without anything."""
+        looking: _Looking | None = asked.session.state.get(NAME)
+        if looking is None or not looking.fits or looking.ahead is None:
+            return None
+        found = looking.ahead.following([*asked.ids[looking.at :], *ahead])
+        if found is None:
+            return None
+        branch, own = found
+        ended, tokens = branch.stopped, branch.tokens[own:]  # the engine's thread may still append to them
+        if not tokens:
+            return None
+        q = branch.q[own - 1 : own - 1 + len(tokens)] if looking.ahead.wants_q else []
+        return Known(tokens, q, ended, branch.depth - own if ended else len(tokens))
+
+    async def free(self, session: Session[Memory]) -> None:
+        """Wait until the engine has let go of what was being prepared for the session: by its next pass."""
+        looking: _Looking | None = session.state.get(NAME)
+        if looking is not None and looking.task is not None and not looking.task.done():
+            await asyncio.wait({looking.task})
+
+    def begin(self, asked: Asked, drafted: list[int], planned: int) -> None:
+        """Prepare for what may come of `drafted`, a draft meant to have `planned` tokens, now that it is answered.
+
+        To be called before `drafted` is added to the session.
+        """
+        request, session = asked.request, asked.session
+        looking: _Looking | None = session.state.get(NAME)
+        if looking is None:
+            looking = session.state[NAME] = _Looking(Yields(strength=6.0, prior=self._yields))
+        looking.ahead = None
+        if not request.lookahead_tokens or asked.owner is None or self._engine.calls > _MOST_CALLS:
+            return
+        if asked.translator is not None or request.grammar is not None:
+            return  # copying drafters read the session's state of the grammar, which must not be elsewhere meanwhile
+        tokens = request.lookahead_tokens
+        guesses = self._choose(looking, planned, tokens)
+        ahead = Ahead(list(drafted), tokens, guesses, MOST_GUESSES, request.want_q)
+        looking.at, looking.began = len(asked.ids), time.perf_counter()
+        looking.request, looking.ahead = request, ahead
+        ids, deadline = list(asked.ids), time.monotonic() + _MOST_SECONDS
+        work = self._look(looking.task, request, ids, asked.owner, ahead, deadline)
+        looking.task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(looking.task)
+        looking.task.add_done_callback(self._tasks.discard)
+
+    def drop(self, session: Session[Memory]) -> None:
+        """The session is gone."""
+        looking: _Looking | None = session.state.pop(NAME, None)
+        if looking is not None and looking.task is not None:
+            looking.task.cancel()
+
+    async def close(self) -> None:
+        """End all that is being prepared."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_MOST_SECONDS)
+
+    async def _look(
+        self,
+        previous: asyncio.Task[None] | None,
+        request: DraftRequest,
+        ids: list[int],
+        owner: int,
+        ahead: Ahead,
+        deadline: float,
+    ) -> None:
+        if previous is not None and not previous.done():
+            await asyncio.wait({previous})
+        try:
+            with suppress(WireError):  # there is other work, or no time left
+                await self._engine.look_ahead(request, ids, owner, ahead, deadline)
+        except Exception:
+            logger.exception("preparing drafts failed")
+
+    def _judge(self, looking: _Looking, ahead: Ahead, came: list[int]) -> None:
+        looking.yields.observe(_KIND, ahead.drafted, came)
+        place = 0
+        while place < min(len(came), len(ahead.drafted)) and came[place] == ahead.drafted[place]:
+            place += 1
+        if place < len(came) and place < len(ahead.likely):
+            likely = ahead.likely[place]
+            rank = likely.index(came[place]) if came[place] in likely else None
+            self._rates.observe(place < len(ahead.drafted), rank)
+        found = ahead.following(came)
+        self._metrics.foreseen(found is not None and len(found[0].tokens) > found[1])
+
+    def _choose(self, looking: _Looking, planned: int, tokens: int) -> list[Guess]:
+        """As many of the likeliest outcomes as there is time for, and at least one."""
+        gap = looking.gap if looking.gap is not None else self._gap
+        most = min(_FIRST_OUTCOMES if gap is None else _MOST_OUTCOMES, max(1, _MOST_TOKENS // tokens))
+        chosen: list[Guess] = []
+        for chance, guess in likeliest(looking.yields.chances(_KIND, planned), self._rates, most):
+            if chosen and chance < _LEAST_CHANCE:
+                break
+            if chosen and gap is not None and self._expected(planned, len(chosen) + 1, tokens) > gap:
+                break
+            chosen.append(guess)
+        return chosen
+
+    def _expected(self, planned: int, outcomes: int, tokens: int) -> float:
+        """Seconds that preparing takes."""
+        passes = (self._seconds.of(planned + outcomes * step) for step in range(1, tokens + 1))
+        return self._seconds.of(planned + 1) + sum(passes)
+
+
+def _same_draws(one: DraftRequest, other: DraftRequest) -> bool:
+    """Whether drafts drawn for one are those that the other asks for, given the context."""
+    names = ("sampling", "choice_index", "num_prompt_tokens", "grammar", "want_q")
+    return all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+def _smoothed(old: float | None, new: float) -> float:
+    return new if old is None else old + _SMOOTHING * (new - old)

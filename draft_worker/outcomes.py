@@ -1,0 +1,81 @@
+"""What may come of a verification, and the drafts that are prepared for it (docs/lookahead.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocol.messages import TopK
+
+BONUS = -1
+"""Stands for the place after the whole draft."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """The target's own token after `place` accepted ones (BONUS: all) is the likeliest (rank 0), second likeliest, …"""
+
+    place: int
+    rank: int
+
+
+@dataclass(slots=True)
+class Branch:
+    """A chain that leaves a draft after its first `at` tokens, and is to have `depth` tokens.
+
+    `tokens` begin with one that was not drawn for the branch: what it leaves the draft with. `q` has an entry for each
+    of the others, if distributions were asked for; it is appended to before they are.
+    """
+
+    at: int
+    tokens: list[int]
+    depth: int
+    stopped: bool = False
+    done: bool = False
+    q: list[TopK] = field(default_factory=list)
+
+    def add(self, token_id: int, stops: frozenset[int]) -> None:
+        self.stopped = token_id in stops
+        self.tokens.append(token_id)
+        self.done = self.stopped or len(self.tokens) >= self.depth
+
+
+@dataclass(slots=True)
+class Ahead:
+    """What to prepare while `drafted` is verified, and what has been prepared by now: an engine fills in the rest.
+
+    Drafts of `tokens` tokens for the outcomes of `guesses`, with their q if `wants_q`. `likely` are, for each place,
+    the tokens that were guessed, at most `most_guesses`; `passes` what passes took: rows and seconds.
+    """
+
+    drafted: list[int]
+    tokens: int
+    guesses: list[Guess]
+    most_guesses: int
+    wants_q: bool = False
+    likely: list[list[int]] = field(default_factory=list)
+    branches: list[Branch] = field(default_factory=list)
+    passes: list[tuple[int, float]] = field(default_factory=list)
+
+    def begin(self, room: int, stops: frozenset[int]) -> None:
+        """Make branches of the guesses, once `likely` is known. `room`: tokens that the sequence may still get."""
+        branches = []
+        for guess in self.guesses:
+            place = len(self.drafted) if guess.place == BONUS else guess.place
+            if place >= len(self.likely) or (guess.place != BONUS and place >= len(self.drafted)):
+                continue  # the draft is shorter than asked
+            depth = 1 + min(self.tokens, room - place - 1)
+            if guess.rank < len(self.likely[place]) and depth > 1:
+                token_id = self.likely[place][guess.rank]
+                if token_id not in stops:
+                    branches.append(Branch(place, [token_id], depth))
+        self.branches = branches
+
+    def following(self, came: list[int]) -> tuple[Branch, int] | None:
+        """The branch that says what came after the context, and how many of its tokens that were; None without one."""
+        for branch in self.branches:
+            own = len(came) - branch.at
+            if own < 1 or came[: branch.at] != self.drafted[: branch.at]:
+                continue
+            if own <= len(branch.tokens) and branch.tokens[:own] == came[branch.at :]:
+                return branch, own
+        return None

@@ -1,0 +1,90 @@
+"""Drafts for what may come, as idle work of the engine's loop (docs/lookahead.md)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from basics.names import GREEDY_TEMPERATURE
+from draft_worker.outcomes import Ahead
+from draft_worker.runtime.branches import grow
+from engines.drawing import Limits, Places, RequestSampling
+from engines.grammar.errors import GrammarError
+from engines.grammar.state import GrammarState
+from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps
+from engines.sampling import noise
+from engines.sampling.draw import draw_top
+from engines.sampling.process import UnusableLogits, process
+from engines.sampling.rows import SamplingRow
+from protocol.messages import DraftRequest
+
+
+def ahead_job(
+    request: DraftRequest,
+    ids: list[int],
+    owner: int,
+    limits: Limits,
+    q_top_k: int,
+    ahead: Ahead,
+    grammar: GrammarState | None = None,
+) -> Job[None]:
+    """Fills in `ahead` for a checked request, whose whole context is `ids`; those must not change meanwhile."""
+    drawing = RequestSampling(request, ids, limits, grammar)
+    looking = _LookingAhead(request, drawing, q_top_k if request.want_q else None, ahead)
+    return Job(ids, request.cache_salt, owner, len(ids) - 1, looking.steps, idle=True)
+
+
+class _LookingAhead:
+    def __init__(self, request: DraftRequest, drawing: RequestSampling, truncate: int | None, ahead: Ahead) -> None:
+        self._request = request
+        self._drawing = drawing
+        self._truncate = truncate
+        self._ahead = ahead
+
+    def steps(self, seat: Seat) -> Steps[None]:
+        try:
+            yield from self._steps(seat)
+        except (GrammarError, UnusableLogits):
+            return  # what has been prepared by now is as good as ever
+
+    def _steps(self, seat: Seat) -> Steps[None]:
+        drawing, ahead = self._drawing, self._ahead
+        drafted = ahead.drafted
+        if drawing.room <= len(drafted):
+            return
+        places = drawing.along(drafted, range(-1, len(drafted) - 1))
+        unread = drawing.ids[seat.length :]
+        feed = Feed([*unread, *drafted], len(unread) - 1, divisible=len(unread) - 1)
+        passed = yield feed
+        assert passed is not None
+        for place, likely in enumerate(self._likely(passed.logits, places)):
+            left = [token_id for token_id in likely if place == len(drafted) or token_id != drafted[place]]
+            ahead.likely.append(left[: ahead.most_guesses])
+        if drafted and drafted[-1] in drawing.stops:
+            ahead.likely.pop()  # nothing follows
+        self._note(feed, passed)
+        ahead.begin(drawing.room, drawing.stops)
+        yield from grow(drawing, drafted, ahead.branches, self._note, truncate=self._truncate)
+
+    def _note(self, feed: Feed, passed: Passed) -> None:
+        timings = passed.timings
+        self._ahead.passes.append((len(feed.token_ids), (timings.forward_ms + timings.sample_ms) / 1e3))
+
+    def _likely(self, logits: Tensor, places: Places) -> list[list[int]]:
+        """For each place what the target is likely to say, the likeliest first, one more than there may be guesses."""
+        count = self._ahead.most_guesses + 1
+        rows = places.rows
+        if self._request.sampling.temperature < GREEDY_TEMPERATURE:
+            distribution = process(logits, [_likeliest(row, count) for row in rows], places.allowed)
+            return [ids for ids, _ in distribution.truncate(count).entries()]
+        distribution = process(logits, rows, places.allowed)
+        found = draw_top(distribution, rows, count).tolist()
+        if self._request.want_q:
+            # A token in the draft's place is replaced by a draw from the residual, which has a noise of its own.
+            found[:-1] = draw_top(distribution, rows, count, noise.RESIDUAL).tolist()[:-1]
+        return [[token_id for token_id in ids if token_id >= 0] for ids in found]
+
+
+def _likeliest(row: SamplingRow, count: int) -> SamplingRow:
+    likeliest = {"temperature": 1.0, "top_k": count, "top_p": 1.0, "min_p": 0.0}
+    sampling = row.sampling.model_copy(update=likeliest)
+    return SamplingRow(sampling, row.seed, row.position, row.history, row.num_prompt_tokens, row.stop_token_ids)

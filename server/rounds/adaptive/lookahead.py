@@ -1,0 +1,92 @@
+"""Whether a pair's draft worker is asked to look ahead: decided by what rounds with and without it take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from basics.names import OnOffAuto
+from server.fleet.times import Average
+
+_FADING = 0.97
+_BLOCK = 6
+"""Rounds of one kind in a row."""
+_LEAST_ROUNDS = 15
+"""Of either kind, before one is preferred."""
+_MARGIN = 1.01
+"""Lookahead has to bring this much more a second: it works on somebody's machine."""
+_FIRST_REST = 64
+_LONGEST_REST = 1024
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Rounds of one kind, older ones fading."""
+
+    rounds: float = 0.0
+    seconds: float = 0.0
+    asked: dict[int, float] = field(default_factory=dict)
+
+    def add(self, asked: int, seconds: float) -> None:
+        self.rounds = self.rounds * _FADING + 1.0
+        self.seconds = self.seconds * _FADING + seconds
+        for number in self.asked:
+            self.asked[number] *= _FADING
+        self.asked[asked] = self.asked.get(asked, 0.0) + 1.0
+
+
+@dataclass(slots=True)
+class LookaheadChoice:
+    """A pair's, carried across requests: blocks of both kinds by turns at first, then the better kind, and a block of
+    the other after a rest that doubles each time that it loses.
+
+    What a γ brings does not depend on lookahead. So tokens are counted as what rounds of that γ brought on average, of
+    either kind: a lucky draft says nothing.
+    """
+
+    mode: OnOffAuto = "auto"
+    _kinds: dict[bool, _Kind] = field(default_factory=lambda: {True: _Kind(), False: _Kind()})
+    _brought: dict[int, Average] = field(default_factory=dict)
+    _current: bool = False
+    _in_block: int = 0
+    _rest: int = _FIRST_REST
+
+    def next(self) -> bool:
+        """Whether to ask for it with the next draft."""
+        return self._current if self.mode == "auto" else self.mode == "on"
+
+    @property
+    def pays(self) -> bool | None:
+        """None while it isn't known."""
+        if any(kind.rounds < _LEAST_ROUNDS for kind in self._kinds.values()):
+            return None
+        return self._pace(True) > _MARGIN * self._pace(False)
+
+    def observe(self, ahead: bool, asked: int, emitted: int, seconds: float) -> None:
+        """A round of γ `asked`: its draft came from before, and its verification ran beside lookahead, or neither.
+
+        Not to be told of rounds between the kinds.
+        """
+        self._brought.setdefault(asked, Average(0.02)).add(emitted)
+        self._kinds[ahead].add(asked, seconds)
+        if ahead != self._current:
+            return
+        self._in_block += 1
+        preferred = self.pays
+        if preferred is None:
+            if self._in_block >= _BLOCK:
+                self._turn()
+        elif ahead == preferred:
+            if self._in_block >= self._rest:
+                self._turn()
+        elif self._in_block >= _BLOCK:
+            self._rest = min(2 * self._rest, _LONGEST_REST)
+            self._turn()
+
+    def _turn(self) -> None:
+        self._current, self._in_block = not self._current, 0
+
+    def _pace(self, ahead: bool) -> float:
+        """Tokens a second to be expected."""
+        kind = self._kinds[ahead]
+        tokens = sum(weight * self._brought[asked].value for asked, weight in kind.asked.items())
+        return tokens / max(kind.seconds, 1e-9)

@@ -1,0 +1,272 @@
+"""Lookahead over the wire: what is prepared is what would be drawn, it is there when it fits, and delays nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from draft_worker.fan_out import GuessRates, likeliest
+from draft_worker.outcomes import BONUS, Guess
+from engines.runtime.rows import Row
+from testing.fakes.runner import FakeRunner
+from testing.wire import async_test, pause, request
+from testing.worker_apps import STOP, Drafter, blended, drafter, target
+
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+GREEDY = {"temperature": 0.0, "logit_bias": {str(STOP): -100.0}}
+WARM = {"temperature": 0.9, "logit_bias": {str(STOP): -100.0}}
+
+
+async def prepared(worker: Drafter) -> None:
+    """Wait until all is prepared that is to be."""
+    while await worker.metric("tandem_draft_lookahead_running"):
+        await pause()
+
+
+async def generate(worker: Drafter, judge: Any, sampling: dict[str, Any], tokens: int, **fields: Any) -> Any:
+    """(text, sources of drafts, drafts) by rounds of γ = 3."""
+    ids, held, sources, drafts = list(PROMPT), 0, [], []
+    for number in range(tokens):
+        answer = await worker.draft(ids=ids, held=held, round=number, draft_tokens=3, sampling=sampling, **fields)
+        await prepared(worker)
+        drafted = answer["candidates"][0]
+        sources.append(answer["source"])
+        drafts.append((tuple(ids), drafted["token_ids"]))
+        strategy = "probabilistic" if fields.get("want_q") else "deterministic"
+        verdict = await judge.verify(
+            ids=ids, session_id=None, candidates=[drafted], sampling=sampling, strategy=strategy
+        )
+        held = len(ids)
+        ids = [*ids, *verdict["token_ids"]]
+        if len(ids) >= len(PROMPT) + tokens:
+            break
+    return ids[: len(PROMPT) + tokens], sources, drafts
+
+
+@pytest.mark.parametrize("fields", [{}, {"want_q": True}], ids=["deterministic", "probabilistic"])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
+@async_test
+async def test_the_same_text_from_the_same_drafts_some_of_them_prepared(
+    sampling: dict[str, Any], fields: dict[str, Any]
+) -> None:
+    async with drafter(FakeRunner(logits=blended(0.3))) as worker, target() as judge:
+        plain, sources, drafts = await generate(worker, judge, sampling, 16, session_id="plain", **fields)
+        assert set(sources) == {"model"}
+        ahead, sources, others = await generate(
+            worker, judge, sampling, 16, session_id="ahead", lookahead_tokens=3, **fields
+        )
+        assert ahead == plain
+        assert others == drafts, "a hit and a miss send the same tokens"
+        assert sources.count("cache") > len(sources) // 3
+        assert "model" in sources
+        hits = await worker.metric("tandem_draft_lookahead_calls_total")
+        assert hits == len(sources) - 1
+        used = await worker.metric("tandem_draft_lookahead_tokens_total")
+        assert used > 3 * sources.count("cache")
+
+
+@async_test
+async def test_a_hit_is_answered_without_a_pass() -> None:
+    async with drafter() as worker:
+        first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=6))["candidates"][0]["token_ids"]
+        (bonus,) = (await worker.draft(ids=[*PROMPT, *first], sampling=GREEDY, session_id="o", draft_tokens=1))[
+            "candidates"
+        ][0]["token_ids"]
+        await prepared(worker)
+        worker.runner.passes.clear()
+        ids = [*PROMPT, *first, bonus]
+        answer = await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY)
+        assert (answer["source"], answer["parts"]) == ("cache", [{"source": "cache", "tokens": 4}])
+        assert worker.runner.passes == []
+        # What was prepared beyond it is not lost: the next call would have had it, had it asked.
+        await worker.draft(ids=ids, sampling=GREEDY, session_id="p")
+        again = await worker.draft(ids=ids, sampling=GREEDY, session_id="q", draft_tokens=4)
+        assert answer["candidates"] == again["candidates"]
+
+
+@async_test
+async def test_what_is_prepared_in_part_is_drawn_on() -> None:
+    async with drafter() as worker:
+        whole = (await worker.draft(ids=PROMPT, sampling=GREEDY, session_id="w", draft_tokens=11))["candidates"][0]
+        first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=2))["candidates"][0]["token_ids"]
+        await prepared(worker)
+        ids = [*PROMPT, *whole["token_ids"][:5]]
+        assert first == whole["token_ids"][:4]
+        answer = await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY, draft_tokens=6)
+        assert answer["parts"] == [{"source": "cache", "tokens": 2}, {"source": "model", "tokens": 4}]
+        assert answer["candidates"][0]["token_ids"] == whole["token_ids"][5:]
+
+
+@pytest.mark.parametrize(
+    "other", [{"sampling": WARM}, {"choice_index": 1}, {"num_prompt_tokens": 2}, {"session_id": "other", "held": 0}]
+)
+@async_test
+async def test_another_question_gets_nothing_that_was_prepared(other: dict[str, Any]) -> None:
+    async with drafter() as worker:
+        whole = (await worker.draft(ids=PROMPT, sampling=GREEDY, session_id="w", draft_tokens=5))["candidates"][0]
+        await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=4)
+        await prepared(worker)
+        ids = [*PROMPT, *whole["token_ids"]]
+        asked = {"ids": ids, "held": len(PROMPT), "round": 1, "sampling": GREEDY, **other}
+        assert (await worker.draft(**asked))["source"] == "model"
+
+
+@async_test
+async def test_a_draft_of_lookups_is_looked_ahead_of_too() -> None:
+    repeating = [5, 1, 2, 3, 4, 5, 1, 2]
+    async with drafter() as worker:
+        await worker.draft(ids=repeating, draft_tokens=0)  # the model reads, so that the session has a slot
+        answer = await worker.draft(
+            ids=repeating, held=8, round=1, draft_model="lookup", draft_tokens=2, lookahead_tokens=3
+        )
+        assert (answer["source"], answer["candidates"][0]["token_ids"]) == ("lookup", [3, 4])
+        await prepared(worker)
+        own = (await worker.draft(ids=repeating, session_id="o", draft_tokens=1))["candidates"][0]["token_ids"]
+        answer = await worker.draft(ids=[*repeating, *own], held=8, round=2, draft_tokens=3)
+        assert answer["source"] == "cache"
+
+
+@async_test
+async def test_auto_counts_on_what_is_prepared() -> None:
+    cheap = [1.0 + 0.01 * count for count in range(5)]
+    auto: dict[str, Any] = {"draft_model": "auto", "verify_seconds": cheap, "draft_tokens": 4, "sampling": GREEDY}
+    ids = [20, 11, 23]
+    async with drafter() as worker:
+        answer = await worker.draft(ids=ids, lookahead_tokens=8, **auto)
+        drafted = answer["candidates"][0]["token_ids"]
+        await prepared(worker)
+        (own,) = (await worker.draft(ids=[*ids, *drafted], session_id="o", draft_tokens=1, sampling=GREEDY))[
+            "candidates"
+        ][0]["token_ids"]
+        answer = await worker.draft(ids=[*ids, *drafted, own], held=3, round=1, **auto)
+        assert answer["source"] == "cache"
+        assert answer["planned"] == sum(part["tokens"] for part in answer["parts"])
+
+
+@async_test
+async def test_it_waits_for_every_call_and_ends_with_its_session() -> None:
+    runner = FakeRunner(2)
+    async with drafter(runner, slots=2) as worker:
+        hold, entered = threading.Event(), threading.Event()
+        trees: list[Sequence[Row]] = []
+
+        def gate(rows: list[Row]) -> None:
+            if any(row.parents is not None for row in rows):
+                trees.append(rows)
+                entered.set()
+                assert hold.wait(20)
+
+        runner.gate = gate
+        await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=8)
+        assert await asyncio.to_thread(entered.wait, 20)
+        # Two others come while a pass of it runs: they take the next passes, and one of them its slot.
+        others = [
+            asyncio.create_task(
+                worker.draft(ids=[place, 7, 8], sampling=GREEDY, session_id=f"s{place}", draft_tokens=8)
+            )
+            for place in (1, 2)
+        ]
+        for _ in range(20):
+            await pause()
+        hold.set()
+        await asyncio.gather(*others)
+        assert len(trees) == 1, "no pass of it while others had something to feed, and none once its slot was wanted"
+        assert (await worker.client.delete("/v1/sessions/s")).status_code == 204
+        seen = len(runner.passes)
+        await prepared(worker)
+        assert len(runner.passes) == seen
+
+
+@async_test
+async def test_a_session_that_is_deleted_ends_what_it_prepares() -> None:
+    runner = FakeRunner(2)
+    async with drafter(runner, slots=2) as worker:
+        hold, entered = threading.Event(), threading.Event()
+
+        def gate(rows: list[Row]) -> None:
+            if any(row.parents is not None for row in rows):
+                entered.set()
+                assert hold.wait(20)
+
+        runner.gate = gate
+        await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=16)
+        assert await asyncio.to_thread(entered.wait, 20)
+        assert (await worker.client.delete("/v1/sessions/s")).status_code == 204
+        for _ in range(20):
+            await pause()  # what was cancelled hears of it once the event loop has gone round
+        passes = len(runner.passes)
+        hold.set()
+        await prepared(worker)
+        assert len(runner.passes) == passes
+        assert await worker.metric("tandem_draft_num_requests_running") == 0
+
+
+@async_test
+async def test_a_failing_engine_fails_what_is_prepared_and_nothing_else() -> None:
+    runner = FakeRunner(2)
+    async with drafter(runner, slots=2) as worker:
+
+        def gate(rows: list[Row]) -> None:
+            if any(row.parents is not None for row in rows):
+                raise RuntimeError("broken on purpose")
+
+        runner.gate = gate
+        first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=4))["candidates"][0]["token_ids"]
+        await prepared(worker)
+        answer = await worker.draft(ids=[*PROMPT, first[0], 30], held=8, round=1, sampling=GREEDY, lookahead_tokens=4)
+        assert answer["source"] == "model"
+        assert len(answer["candidates"][0]["token_ids"]) == 4
+
+
+@async_test
+async def test_a_worker_that_cannot_refuses_it_by_name() -> None:
+    async with drafter(lookup=True) as worker:
+        status, body = await worker.post("/v1/draft", request([1, 2], draft_tokens=2, lookahead_tokens=2))
+        assert (status, body["error"]["code"], body["error"]["field"]) == (400, "unsupported", "lookahead_tokens")
+
+
+@async_test
+async def test_items_of_a_batch_look_ahead_each_for_itself() -> None:
+    async with drafter() as worker:
+        items = [
+            request([place, *PROMPT], draft_tokens=2, session_id=f"s{place}", sampling=GREEDY, lookahead_tokens=2)
+            for place in (1, 2)
+        ]
+        status, body = await worker.post("/v1/draft/batch", {"items": items})
+        assert status == 200
+        await prepared(worker)
+        for place, item in zip((1, 2), body["items"], strict=True):
+            ids = [place, *PROMPT, *item["response"]["candidates"][0]["token_ids"]]
+            own = (await worker.draft(ids=ids, session_id="o", round=place, draft_tokens=1, sampling=GREEDY))[
+                "candidates"
+            ][0]["token_ids"]
+            answer = await worker.draft(
+                ids=[*ids, *own], held=9, session_id=f"s{place}", round=1, draft_tokens=2, sampling=GREEDY
+            )
+            assert answer["source"] == "cache"
+
+
+def test_guesses_go_where_they_are_likeliest() -> None:
+    rates = GuessRates()
+    surely = [guess for _, guess in likeliest([0.98, 0.96, 0.94], rates, 3)]
+    assert surely == [Guess(BONUS, rank) for rank in range(3)]
+    geometric = [guess for _, guess in likeliest([0.5, 0.25, 0.125, 0.0625], rates, 6)]
+    counts = [sum(guess.place == place for guess in geometric) for place in range(4)]
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[1] > 0
+    never = [guess for _, guess in likeliest([0.0, 0.0], rates, 4)]
+    assert all(guess.place == 0 for guess in never)
+    assert [guess.place for _, guess in likeliest([], rates, 2)] == [BONUS, BONUS]
+
+
+def test_rates_of_guesses_are_learned_apart() -> None:
+    rates = GuessRates()
+    for _ in range(60):
+        rates.observe(left=True, rank=1)
+        rates.observe(left=False, rank=None)
+    assert rates.rates(True)[1] > 0.8 > 0.2 > rates.rates(True)[0]
+    assert max(rates.rates(False)) < 0.1

@@ -1,0 +1,97 @@
+"""Whether drafts are prepared ahead, on a virtual clock: found out where it pays, cheap where it does not."""
+
+from __future__ import annotations
+
+from random import Random
+from statistics import mean
+from typing import Any
+
+import pytest
+
+from basics.names import OnOffAuto
+from server.rounds.adaptive.lookahead import LookaheadChoice
+from tests.server.rounds.adaptive.simulator import World, decode, with_lookahead
+
+TOKENS = 1024
+SETTLED = 256
+
+
+def pace(settings: dict[str, Any], mode: OnOffAuto) -> float:
+    """Tokens a second once settled, mean of four runs."""
+    paces = []
+    for seed in range(4):
+        world = World(**settings, rng=Random(seed))
+        arrivals = decode(world, with_lookahead(mode), world.times(), TOKENS)
+        paces.append((TOKENS - SETTLED) / (arrivals[-1] - arrivals[SETTLED - 1]))
+    return mean(paces)
+
+
+def settings(round_trip: float, per_token: float, acceptance: float, **more: Any) -> dict[str, Any]:
+    """`per_token` in steps of the target."""
+    drafted = {"round_trip": round_trip, "per_token": 0.03 * per_token, "acceptance": lambda token: acceptance}
+    return {**drafted, "hit": 0.7, **more}
+
+
+@pytest.mark.parametrize("acceptance", [0.5, 0.85])
+@pytest.mark.parametrize("per_token", [1 / 20, 1 / 5, 1 / 2])
+@pytest.mark.parametrize("round_trip", [0.0, 0.005, 0.02, 0.05, 0.08])
+def test_it_is_never_slower_than_without(round_trip: float, per_token: float, acceptance: float) -> None:
+    asked = settings(round_trip, per_token, acceptance)
+    assert pace(asked, "auto") > 0.97 * pace(asked, "off")
+
+
+@pytest.mark.parametrize("round_trip", [0.0, 0.02])
+def test_what_it_hides_is_won(round_trip: float) -> None:
+    asked = settings(round_trip, 1 / 5, 0.85)
+    always = pace(asked, "on")
+    assert always > 1.15 * pace(asked, "off")
+    assert pace(asked, "auto") > 0.9 * always
+
+
+def test_gamma_grows_where_drafting_is_free() -> None:
+    def longest(mode: OnOffAuto) -> int:
+        world = World(**settings(0.0, 1 / 5, 0.9), rng=Random(1))
+        planner, times = with_lookahead(mode), world.times()
+        decode(world, planner, times, 600)
+        planner._pair.credit = 16.0
+        return planner.plan(times).draft_tokens
+
+    assert longest("on") > longest("off") > 0
+
+
+@pytest.mark.parametrize("fault", [{"hit": 0.0, "shared": 1.15}, {"hit": 0.3, "shared": 1.5}])
+def test_where_it_costs_the_target_more_than_it_hides_it_is_turned_off(fault: dict[str, Any]) -> None:
+    asked = settings(0.0, 1 / 20, 0.8, **fault)
+    assert pace(asked, "on") < 0.95 * pace(asked, "off")
+    assert pace(asked, "auto") > 0.97 * pace(asked, "off")
+
+
+def test_a_choice_is_made_again_when_times_change() -> None:
+    choice = LookaheadChoice()
+    took = {True: 1.0, False: 1.3}
+
+    def rounds(count: int) -> float:
+        """The share of rounds with lookahead."""
+        ahead = 0
+        for _ in range(count):
+            kind = choice.next()
+            ahead += kind
+            choice.observe(kind, 4, 3, took[kind])
+        return ahead / count
+
+    rounds(100)
+    assert choice.pays
+    assert rounds(400) > 0.9
+    took[True] = 2.0
+    rounds(600)
+    assert choice.pays is False
+    assert rounds(400) < 0.1
+
+
+def test_what_was_set_is_done() -> None:
+    for mode, expected in (("on", True), ("off", False)):
+        choice = LookaheadChoice(mode)  # type: ignore[arg-type]
+        for _ in range(60):
+            choice.observe(expected, 4, 3, 1.0)
+            choice.observe(not expected, 4, 3, 0.5)
+            assert choice.next() is expected
