@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from protocol.messages import TokenizerInfo, Vocabulary
+from protocol.worker_info import TokenizerInfo, Vocabulary
 from server.backend import Round
 from server.text.attribution import Attribution, Token, tokens_of
 from server.text.detokenizer import (
