@@ -95,8 +95,8 @@ class Terminal:
         return got
 
     def until_again(self, text: str, pattern: str) -> str:
-        """Types `text` again until something comes: CPython's readline notices a Ctrl-C that came between its prompt and
-        its wait for keys only with the next key."""
+        """Types `text` again until something comes: CPython's readline notices a Ctrl-C that came between its prompt
+        and its wait for keys only with the next key."""
         for _ in range(10):
             self.type(text)
             if select.select([self._master], [], [], 3.0)[0]:
