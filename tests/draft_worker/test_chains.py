@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+import torch
 
 from config.workers import DraftWorkerConfig
 from draft_worker.app import create_app
@@ -33,6 +34,14 @@ MORE: list[dict[str, Any]] = [{}, {"draft_tokens": 9}, {"want_q": True}, {}, {},
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tiny_model(tmp_path_factory.mktemp("models") / "draft", "qwen2")
+
+
+def products_ignore_rows() -> bool:
+    """Whether the same row has the same bits alone and among five others, as with MKL on AVX-512 of Intel's."""
+    values = torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
+    layer = torch.nn.Linear(64, 64)
+    with torch.no_grad():
+        return torch.equal(layer(values[:1]), layer(values)[:1])
 
 
 async def rounds(model: Path, chains: Literal["on", "off"], sessions: Sequence[int], count: int) -> list[Any]:
@@ -83,6 +92,8 @@ def chain_lengths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_chains_draft_what_single_steps_draft(
     model: Path, monkeypatch: pytest.MonkeyPatch, sessions: list[int]
 ) -> None:
+    if len(sessions) > 2 and not products_ignore_rows():
+        pytest.skip("on this processor a product's bits depend on the number of rows, which chains do not pad")
     lengths = chain_lengths(monkeypatch)
     plain = asyncio.run(rounds(model, "off", sessions, 5))
     assert not lengths

@@ -26,7 +26,7 @@ from tests.bitwise import smollm2_shaped
 
 LENGTH = 140
 # Widths that leave a tail after full vectors, so that scalar and vector code both take part.
-HIDDEN = 40
+HIDDEN = 56
 
 
 def prepared_runner(folder: Path, dtype: torch.dtype = torch.float32) -> Runner:
