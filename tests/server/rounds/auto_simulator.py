@@ -100,6 +100,9 @@ class ScriptedModel:
         self._machine = machine
         self.text = Text(0, [], [])
 
+    def prepared(self, asked: Asked) -> int:
+        return 0
+
     async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
         self._machine.take(self._machine.fixed + self._machine.per_token * tokens)
         start, text = len(asked.ids) + len(ahead), self.text
