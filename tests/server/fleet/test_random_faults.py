@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from testing.fakes.worker import FakeWorker
 from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
-from tests.server.fleet.test_faults import LIES_OF_DRAFTS, LIES_OF_TARGETS, PLAIN_FAULTS
+from tests.server.rounds.test_draft_side import LIES_OF_DRAFTS
+from tests.server.rounds.test_target_side import LIES_OF_TARGETS, PLAIN_FAULTS
 
 NONE: list[Any] = [None] * 6
 DRAFT_FAULTS = st.lists(st.sampled_from([*NONE, *LIES_OF_DRAFTS.values()]), max_size=8)
