@@ -5,8 +5,7 @@ from collections.abc import Callable
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from protocol.worker_info import TokenizerInfo, Vocabulary
-from server.text.model import TextModel
+from tests.server.text_models import text_model
 
 
 @pytest.fixture(scope="session")
@@ -16,19 +15,7 @@ def byte_by_byte() -> Callable[[str], list[str]]:
     tokenizer = Tokenizer(models.BPE({character: place for place, character in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
-    model = TextModel(
-        TokenizerInfo(
-            model_id="bytes",
-            tokenizer_json=tokenizer.to_str(),
-            chat_template=None,
-            bos_token=None,
-            eos_token=None,
-            special_tokens={},
-            stop_token_ids=[],
-            vocabulary=Vocabulary(fingerprint="bytes", size=256, logits_size=256),
-            context_length=100,
-        )
-    )
+    model = text_model(tokenizer)
 
     def pieces(text: str) -> list[str]:
         ids = model.tokenizer.encode(text, add_special_tokens=False)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from protocol.worker_info import TokenizerInfo, Vocabulary
 from server.text.detokenizer import (
     BYTE_LEVEL,
     ByteFallbackDetokenizer,
@@ -16,7 +15,7 @@ from server.text.detokenizer import (
     WindowDetokenizer,
     token_text,
 )
-from server.text.model import TextModel
+from tests.server.text_models import text_model
 
 SPECIALS = ["<|end|>", "<|user|>"]
 TEXTS = ["naïve café 😀😀 你好 the end.", "the quick brown fox", "привет мир, 12 apples"]
@@ -50,23 +49,6 @@ def word_pieces() -> Tokenizer:
     tokenizer.add_special_tokens(SPECIALS)
     tokenizer.decoder = decoders.WordPiece()
     return tokenizer
-
-
-def text_model(tokenizer: Tokenizer) -> TextModel:
-    size = tokenizer.get_vocab_size()
-    return TextModel(
-        TokenizerInfo(
-            model_id="m",
-            tokenizer_json=tokenizer.to_str(),
-            chat_template=None,
-            bos_token=None,
-            eos_token=None,
-            special_tokens={},
-            stop_token_ids=[],
-            vocabulary=Vocabulary(fingerprint="v", size=size, logits_size=size),
-            context_length=100,
-        )
-    )
 
 
 KINDS: dict[str, tuple[Tokenizer, type]] = {
