@@ -49,11 +49,19 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logged]:
 
 def test_one_line_a_request_on_each_process(logged: Logged) -> None:
     speculative = {"draft_tokens": 3, "adaptive_speculation": False}
-    answer = logged.post("trace-me-1", speculative=speculative, temperature=0, seed=1).json()
-    eventually(lambda: all(lines(p, "trace-me-1") for p in (logged.gateway, logged.target, logged.draft)), "all told")
-    [line] = lines(logged.gateway, "trace-me-1")
-    [judged] = lines(logged.target, "trace-me-1")
-    [drafted] = lines(logged.draft, "trace-me-1")
+    answers: list[dict[str, Any]] = []
+
+    def drafted_for() -> bool:
+        name = f"trace-me-{len(answers)}"
+        answers.append(logged.post(name, speculative=speculative, temperature=0, seed=1).json())
+        return answers[-1]["metrics"]["speculative_decoding"]["num_draft_tokens"] > 0
+
+    eventually(drafted_for, "a request whose drafts were in time")
+    answer, name = answers[-1], f"trace-me-{len(answers) - 1}"
+    eventually(lambda: all(lines(p, name) for p in (logged.gateway, logged.target, logged.draft)), "all told")
+    [line] = lines(logged.gateway, name)
+    [judged] = lines(logged.target, name)
+    [drafted] = lines(logged.draft, name)
     told = answer["metrics"]["speculative_decoding"]
     assert line["answer_id"] == answer["id"]
     assert line["pair"] == "tiny+smaller"
