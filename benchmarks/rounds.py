@@ -91,7 +91,8 @@ def main() -> None:
     threads = {"threads": options.threads} if options.threads else {}
     with Stack() as stack:
         target = stack.target(options.target, **threads)
-        draft = stack.draft(options.draft, **threads)
+        # Each prompt is asked more than once: the memory of answers would copy the earlier answer.
+        draft = stack.draft(options.draft, history_mb=0, **threads)
         gateway = stack.gateway([target.url], [draft.url])
         ready = {process.name: process.wait_ready(600) for process in (draft, target, gateway)}
         with Client(gateway.url, timeout=600) as client:
