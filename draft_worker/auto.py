@@ -1,4 +1,5 @@
-"""`draft_model: auto`: every drafter is a candidate of every round, and what is expected to bring most is drafted.
+"""`draft_model: auto`: every drafter that copies, and the model, are candidates in every round; the draft expected
+to bring most is made.
 
 Drafters that copy propose each time, which costs next to nothing, and are judged each time by what the target then
 said, whether or not their proposal was the one it saw. The model is judged where it was asked; now and then it is asked

@@ -144,7 +144,7 @@ class DraftSide:
             return Draft.none()
         self._verify_seconds = verify_seconds
         self._lookahead_tokens = lookahead_tokens
-        if not self._fits(draft_tokens):
+        if not self._fits():
             self._useless = True  # and will be for the rest of this request
             self._drop()
             return Draft.none()
@@ -280,10 +280,10 @@ class DraftSide:
         info = worker.info
         return info is not None and info.capabilities.lookahead and self._draft_model != LOOKUP
 
-    def _fits(self, draft_tokens: int) -> bool:
-        """Whether the draft model's own context has room."""
+    def _fits(self) -> bool:
+        """Whether the draft model's own context has room for a token; the worker cuts γ to what there is."""
         info = self._session.worker.info if self._session is not None else None
-        return info is not None and len(self._context.sequence) + draft_tokens <= info.context_length
+        return info is not None and len(self._context.sequence) < info.context_length
 
     def _pick(self) -> Worker | None:
         if self._useless or time.monotonic() < self._not_before:

@@ -54,6 +54,7 @@ class FakeWorker:
         self.refuses_to_learn = False
         self.learned: list[dict[str, Any]] = []
         self.lessons = 0
+        self.context_length = 4096
         self.seconds = 0.0
         self.stop_at: int | None = None
         self.drives: list[str] = ["gateway"]
@@ -227,7 +228,7 @@ class FakeWorker:
         candidates = []
         for index in range(request.num_candidates if request.draft_tokens else 0):
             chain = list(ids)
-            for _ in range(request.draft_tokens):
+            for _ in range(min(request.draft_tokens, self.context_length - len(ids))):
                 chain.append((draft_token(chain, self.wrong) + index) % (VOCABULARY - 1))
             drafted = chain[len(ids) :]
             q = [{"token_ids": [token], "logprobs": [0.0]} for token in drafted] if request.want_q else None
@@ -355,7 +356,7 @@ class FakeWorker:
             "vocabulary": vocabulary if self.vocabulary is not None else None,
             "special_token_ids": [STOP],
             "stop_token_ids": [STOP],
-            "context_length": 4096,
+            "context_length": self.context_length,
             "max_sessions": 8,
             "fingerprint": self.fingerprint,
             "translations": self.learned,
@@ -385,7 +386,7 @@ class FakeWorker:
             "special_tokens": {},
             "stop_token_ids": [STOP],
             "vocabulary": self.model()["vocabulary"],
-            "context_length": 4096,
+            "context_length": self.context_length,
         }
 
 

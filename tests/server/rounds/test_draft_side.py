@@ -11,7 +11,18 @@ import pytest
 
 from protocol.errors import BadRequest
 from testing.fakes.worker import Cut, FakeWorker, Reply, error
-from tests.server.fleet.harness import collect, counted, expected, fleet_over, hang, request, set_to, tokens, until
+from tests.server.fleet.harness import (
+    PROMPT,
+    collect,
+    counted,
+    expected,
+    fleet_over,
+    hang,
+    request,
+    set_to,
+    tokens,
+    until,
+)
 
 PLAINLY = "^no target worker (can go on|is ready)$"
 """What a client receives: neither a worker's address nor an exception's text."""
@@ -186,6 +197,24 @@ def test_a_draft_worker_that_reads_slowly_is_not_waited_for() -> None:
             began = time.monotonic()
             assert tokens(await collect(fleet, request(60))) == expected(60)
             assert time.monotonic() - began < 5.0
+
+    asyncio.run(main())
+
+
+def test_drafts_get_shorter_at_the_end_of_the_draft_models_context() -> None:
+    async def main() -> None:
+        draft = FakeWorker("draft")
+        draft.context_length = len(PROMPT) + 16
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
+            rounds = await collect(fleet, request(30, draft_tokens=8))
+            assert tokens(rounds) == expected(30)
+        # The last draft ends where the context does, though γ would have gone on.
+        length, drafted_until = len(PROMPT), 0
+        for round_ in rounds:
+            if round_.num_drafted:
+                drafted_until = length + round_.num_drafted
+            length += len(round_.token_ids)
+        assert drafted_until == draft.context_length
 
     asyncio.run(main())
 
