@@ -68,7 +68,7 @@ class Round:
 
 
 def pair_name(target: str, draft: str | None) -> str:
-    """How metrics and logs call two models that work together, or a target alone."""
+    """The name that metrics and logs give a pair of models, or a target alone."""
     return target if draft is None else f"{target}+{draft}"
 
 
@@ -90,7 +90,7 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class OwnPrompt:
-    """A chat as the chat template of one draft model has it."""
+    """A chat rendered with one draft model's own template."""
 
     draft: str
     """The draft model's id."""
@@ -115,7 +115,7 @@ class GenerationRequest:
     log_decisions: bool = False
     cache_salt: str | None = None
     caller: str = ""
-    """Who asks, as a hash of the API key: what one caller was answered is never drafted from for another."""
+    """Who asks, as a hash of the API key: one caller's answers are never used as drafts for another."""
     drawn_seed: bool = False
     """The seed is the gateway's own, drawn for this request: its noise is new."""
     traceparent: str | None = None
@@ -176,7 +176,7 @@ class GrammarFault:
 
 
 class Backend(RoundSource, Protocol):
-    """Workers and the round loop over them, with a life of their own."""
+    """Workers and the round loop over them, which are started and closed."""
 
     async def grammar_fault(self, grammar: Grammar) -> GrammarFault | None:
         """Why the target cannot honour a grammar; None if it can, or if no target could be asked."""
@@ -187,7 +187,7 @@ class Backend(RoundSource, Protocol):
         ...
 
     def ready(self) -> tuple[bool, str]:
-        """Whether requests can be served, and in words why (not). Never blocks."""
+        """Whether requests can be served, and why or why not, in words. Never blocks."""
         ...
 
     def pairs(self) -> Iterable[str]:

@@ -31,11 +31,11 @@ class Header:
 
 
 def read_header(file: Path) -> Header:
-    """Raises ModelError for what is no GGUF file of this byte order, is damaged, or is shorter than its tensors."""
+    """Raises ModelError for what is not a GGUF file of this byte order, is damaged, or is shorter than its tensors."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         if stream.read(4) != MAGIC:
-            raise ModelError(f"{file.name} is no GGUF file: it does not begin with {MAGIC.decode()}")
+            raise ModelError(f"{file.name} is not a GGUF file: it does not begin with {MAGIC.decode()}")
         try:
             with mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as view:
                 header, end = _Cursor(view).header()

@@ -19,7 +19,7 @@ MAGIC = b"GGUF"
 
 
 class Metadata:
-    """The key-value pairs of a GGUF file, which remembers those that were asked for: the rest would be dropped."""
+    """The key-value pairs of a GGUF file. Remembers which were read, so that others are reported, not ignored."""
 
     def __init__(self, values: dict[str, Any]) -> None:
         self._values = values
@@ -44,7 +44,7 @@ class Metadata:
         return sorted(key for key in self._values if key.startswith(prefix))
 
     def unread(self, prefix: str) -> list[str]:
-        """Those among them that nobody has asked for."""
+        """The keys that begin with `prefix` and were never read."""
         return [key for key in self.below(prefix) if key not in self._asked]
 
 
@@ -74,10 +74,10 @@ class GgufModel:
 
 
 def parts_of(file: Path) -> list[Path]:
-    """All files that `file` stands for, in order: itself, or where it is one part of several, all of them.
+    """All files that `file` stands for, in order: itself or, if it is one of several parts, all of them.
 
     Raises:
-        ModelError: where a part is missing.
+        ModelError: if a part is missing.
     """
     named = _PART.fullmatch(file.name)
     if named is None:
@@ -91,7 +91,7 @@ def parts_of(file: Path) -> list[Path]:
 
 
 def model_name(file: Path) -> str:
-    """The file's name without its ending and without a part's number."""
+    """The file's name without its extension and without a part's number."""
     named = _PART.fullmatch(file.name)
     return named["stem"] if named else file.stem
 
@@ -105,7 +105,7 @@ def read_gguf(file: Path) -> GgufModel:
     """Read the metadata of a GGUF file and find its tensors, other parts included.
 
     Raises:
-        ModelError: for what is no GGUF file, is damaged or cut short, or lacks a part.
+        ModelError: for what is not a GGUF file, is damaged or cut short, or lacks a part.
     """
     parts = parts_of(file)
     model: GgufModel | None = None
@@ -113,10 +113,10 @@ def read_gguf(file: Path) -> GgufModel:
         values, tensors = _read_part(part)
         count = int(values.get("split.count", 1)) or 1
         if count != len(parts):
-            raise ModelError(f"{part.name} says it is one of {count} parts, which its name should tell")
+            raise ModelError(f"{part.name} declares {count} parts, but its name does not say so")
         if int(values.get("split.no", 0)) != number:
             raise ModelError(
-                f"{part.name} says it is part {int(values['split.no']) + 1}, which is not what it is named"
+                f"{part.name} declares itself part {int(values['split.no']) + 1}, but its name says otherwise"
             )
         if model is None:
             model = GgufModel(Metadata(values))
@@ -127,7 +127,9 @@ def read_gguf(file: Path) -> GgufModel:
     assert model is not None
     total = model.metadata.get("split.tensors.count")
     if len(parts) > 1 and total is not None and int(total) != len(model.tensors):
-        raise ModelError(f"the parts of {file.name} hold {len(model.tensors)} tensors, where {total} are announced")
+        raise ModelError(
+            f"the parts of {file.name} hold {len(model.tensors)} tensors, but the metadata declares {total}"
+        )
     return model
 
 
@@ -136,7 +138,7 @@ def _read_part(file: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
     with file.open("rb") as stream:
         if stream.read(4) != MAGIC:
-            raise ModelError(f"{file.name} is no GGUF file: it does not begin with {MAGIC.decode()}")
+            raise ModelError(f"{file.name} is not a GGUF file: it does not begin with {MAGIC.decode()}")
     try:
         reader = GGUFReader(file)
         values = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("GGUF.")}

@@ -110,16 +110,16 @@ def test_parts_that_are_not_all_there(tmp_path: Path, cache: Path, keys: Keys, t
     refuse(parts[0], "tiny-00001-of-00003.gguf is one of 3 parts, and tiny-00002-of-00003.gguf is not beside it", cache)
     refuse(parts[2], "is not beside it", cache)
     parts[0].rename(tmp_path / "renamed.gguf")
-    refuse(tmp_path / "renamed.gguf", "renamed.gguf says it is one of 3 parts", cache)
+    refuse(tmp_path / "renamed.gguf", "renamed.gguf declares 3 parts", cache)
 
 
 def test_parts_that_changed_places_or_models(tmp_path: Path, cache: Path, keys: Keys, tensors: Tensors) -> None:
     parts = write_parts(tmp_path, "tiny", keys, tensors, 2)
     parts[1].write_bytes(parts[0].read_bytes())
-    refuse(parts[0], "says it is part 1", cache)
+    refuse(parts[0], "declares itself part 1", cache)
     fewer = dict(list(tensors.items())[:-1])
     write_parts(tmp_path / "other", "tiny", keys, fewer, 2)[1].rename(parts[1])
-    refuse(parts[0], rf"hold {len(tensors) - 1} tensors, where {len(tensors)} are announced", cache)
+    refuse(parts[0], rf"hold {len(tensors) - 1} tensors, but the metadata declares {len(tensors)}", cache)
 
 
 def test_of_two_models_in_a_folder_one_must_be_named(tmp_path: Path, keys: Keys, tensors: Tensors) -> None:
@@ -202,7 +202,7 @@ def test_no_gguf_file_and_a_truncated_one(tmp_path: Path, cache: Path, keys: Key
         refuse(file, "cut.gguf is damaged or cut short", cache)
     for content in (b"", b"GG", b"no GGUF file at all", b"<!DOCTYPE html>"):
         file.write_bytes(content)
-        refuse(file, "cut.gguf is no GGUF file", cache)
+        refuse(file, "cut.gguf is not a GGUF file", cache)
 
 
 @pytest.mark.parametrize(

@@ -34,14 +34,14 @@ def test_truncated_anywhere(file: Path, tmp_path: Path) -> None:
     for part in (3, 20, 500, len(data) // 2, len(data) - 1):
         short = tmp_path / "short.gguf"
         short.write_bytes(data[:part])
-        with pytest.raises(ModelError, match=r"short\.gguf is (cut short|damaged|no GGUF)"):
+        with pytest.raises(ModelError, match=r"short\.gguf is (cut short|damaged|not a GGUF)"):
             load(short)
 
 
 def test_not_a_gguf(tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.write_bytes(b"PK" * 500)
-    with pytest.raises(ModelError, match=r"other\.gguf is no GGUF file"):
+    with pytest.raises(ModelError, match=r"other\.gguf is not a GGUF file"):
         load(other)
     with pytest.raises(ModelError, match="no such file"):
         load(tmp_path / "missing.gguf")
