@@ -73,7 +73,8 @@ def _check_class(config: Any, kind: str) -> None:
         )
     if found is None:
         raise ModelError(
-            f"{config.model_type} is not a causal language model that transformers knows; {instead(kind)} if vLLM does"
+            f"{config.model_type} is not a causal language model that transformers knows; "
+            f"if vLLM knows it, {instead(kind)}"
         )
     if not getattr(found, "_supports_attention_backend", False) and kind not in _RECURRENT:
         raise ModelError(

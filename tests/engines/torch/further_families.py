@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.engines.torch.families import ALTERNATE, BASE, MOE, NO_HEAD_DIM, SLIDING, Family
+from tests.engines.torch.families import ALTERNATE, BASE, LINEAR, MOE, NO_HEAD_DIM, SLIDING, Family
 
 LOCAL: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 ROUTED: dict[str, Any] = {
@@ -93,6 +93,7 @@ FURTHER = [
     _further("Phi 1, 2", "PhiConfig", base=NO_HEAD_DIM),
     _further("Phi-3.5 MoE", "PhimoeConfig", LOCAL, sliding_window=None),
     _further("Qwen 2 MoE", "Qwen2MoeConfig", MOE, shared_expert_intermediate_size=16, base=NO_HEAD_DIM),
+    _further("Qwen 3.5 MoE", "Qwen3_5MoeTextConfig", LINEAR, MOE, shared_expert_intermediate_size=16),
     _further("Seed-OSS", "SeedOssConfig"),
     _further("Solar Open", "SolarOpenConfig", ROUTED),
     _further("Youtu", "YoutuConfig", LATENT, base=NO_HEAD_DIM),
