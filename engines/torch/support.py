@@ -26,6 +26,10 @@ _ROPE_KEYS = {
 _UNSERVED = {
     "diffllama": "has two attentions in every layer",
     "jetmoe": "routes every token to attention heads of its own",
+    **dict.fromkeys(
+        ["camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"],
+        "counts positions from beyond the id of its padding token",
+    ),
 }
 # Models with recurrent layers whose code was tried: the rest of them is refused.
 _RECURRENT = {

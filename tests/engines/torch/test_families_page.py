@@ -22,6 +22,7 @@ HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
 REFUSED = {
     "Bloom": "BloomConfig", "MPT": "MptConfig", "Falcon": "FalconConfig", "GPT-J": "GPTJConfig",
     "GPT-Neo": "GPTNeoConfig", "StableLM": "StableLmConfig", "CodeGen": "CodeGenConfig", "RWKV": "RwkvConfig",
+    "RoBERTa": "RobertaConfig",
     "OLMo hybrid": "OlmoHybridConfig", "Kimi Linear": "KimiLinearConfig", "Zamba": "ZambaConfig",
     "Zamba 2": "Zamba2Config", "ZAYA": "ZayaConfig", "MiniMax 01": "MiniMaxConfig",
     "DeepSeek V3.2": "DeepseekV32Config", "DeepSeek V4": "DeepseekV4Config", "GLM 5": "GlmMoeDsaConfig",
