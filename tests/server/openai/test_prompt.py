@@ -36,6 +36,21 @@ def generic(start: Start, text: str = PLAIN_CALL, template: str | None = None, *
     return start(ScriptedBackend(text=text, served=served), **settings)
 
 
+def schemas_of(grammar: Any) -> list[Any]:
+    """Of the arguments, wherever they stand in a grammar of calls."""
+    found: list[Any] = []
+
+    def look(part: Any) -> None:
+        if isinstance(part, dict) and part.get("type") == "json_schema":
+            found.append(part["json_schema"])
+        elif isinstance(part, dict | list):
+            for one in part.values() if isinstance(part, dict) else part:
+                look(one)
+
+    look(json.loads(grammar.value)["format"])
+    return found
+
+
 def test_any_model_is_told_its_tools_in_words(start: Start) -> None:
     running = generic(start)
     choice = ask(running).choices[0]
@@ -50,6 +65,7 @@ def test_any_model_is_told_its_tools_in_words(start: Start) -> None:
     grammar = running.backend.requests[-1].grammar
     assert grammar is not None
     assert running.backend.checked == [grammar]
+    assert ADD["function"]["parameters"] in schemas_of(grammar), "though it is not strict"
     card = running.sdk.models.retrieve(MODEL)
     assert card.model_dump()["tool_call_format"] == "json"
 
@@ -125,6 +141,7 @@ def test_what_a_target_cannot_enforce_is_refused_for_strict_functions_alone(star
     backend.grammar_fault = fault  # type: ignore[method-assign]
     assert ask(running).choices[0].finish_reason == "tool_calls"
     assert len(backend.checked) == 2
+    assert schemas_of(backend.requests[-1].grammar) == [{"type": "object"}] * 2
     strict = {**ADD, "function": {**ADD["function"], "strict": True}}
     refused = running.chat(tools=[strict])
     assert refused.status_code == 400
