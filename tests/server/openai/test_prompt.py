@@ -166,6 +166,49 @@ def test_half_a_call_is_one_that_was_cut(start: Start, streamed: bool) -> None:
     assert [(call.function.name, call.function.arguments) for call in calls] == [("add", "")]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize(("named", "expected"), [(True, [("noop", "")]), (False, [])])
+def test_a_call_that_must_be_made_is_no_content_though_it_was_cut_before_its_name(
+    start: Start, streamed: bool, rounds: bool, named: bool, expected: list[tuple[str, str]]
+) -> None:
+    running = generic(start, '{"name": "noop", "arguments": {}}')
+    options: dict[str, Any] = {
+        "model": MODEL, "messages": HI, "tools": [ADD, NOOP], "max_tokens": 2,
+        "tool_choice": {"type": "function", "function": {"name": "noop"}} if named else "required",
+    }  # fmt: skip
+    if streamed:
+        extra = {"speculative": {"report_rounds": rounds}}
+        stream = running.sdk.chat.completions.create(**options, stream=True, extra_body=extra)
+        chunks = [chunk.choices[0] for chunk in stream if chunk.choices]
+        reason, calls = chunks[-1].finish_reason, [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+        content = "".join(chunk.delta.content or "" for chunk in chunks)
+    else:
+        choice = running.sdk.chat.completions.create(**options).choices[0]
+        reason, calls, content = choice.finish_reason, choice.message.tool_calls or [], choice.message.content or ""
+    assert (reason, content) == ("length", "")
+    assert [(call.function.name, call.function.arguments) for call in calls] == expected
+
+
+def test_an_example_is_of_the_kinds_that_the_schema_asks_for(start: Start) -> None:
+    running = generic(start)
+    parameters = {
+        "type": "object",
+        "properties": {
+            "place": {"$ref": "#/$defs/Place"},
+            "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "stops": {"type": "array", "items": {"$ref": "#/$defs/Place"}},
+            "lost": {"$ref": "#/$defs/nowhere"},
+        },
+        "$defs": {"Place": {"type": "object", "properties": {"city": {"type": "string"}, "in": {"const": "NO"}}}},
+    }
+    function = {"name": "travel", "parameters": parameters}
+    ask(running, tools=[{"type": "function", "function": function}])
+    place = '{"city": "text", "in": "NO"}'
+    arguments = f'{{"place": {place}, "days": 1, "stops": [{place}], "lost": "text"}}'
+    assert f'{{"name": "travel", "arguments": {arguments}}}' in prompt_of(running)
+
+
 def test_phi_4_mini_looks_for_tools_in_the_system_message(start: Start) -> None:
     template = (
         "{% for message in messages %}{% if message['role'] == 'system' and message['tools'] %}"
