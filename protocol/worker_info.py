@@ -1,4 +1,4 @@
-"""What a worker says of itself: its model, what it can do, its tokenizer, whether it is ready (docs/wire.md)."""
+"""What a worker reports about itself: its model, what it can do, its tokenizer, whether it is ready (docs/wire.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepTime(Reply):
 
 
 class StrategyFacts(Reply):
-    """What a strategy of a target needs and promises, so that nobody has to know it by name."""
+    """What a strategy of a target needs and promises, so that no caller has to know it by name."""
 
     name: str
     needs_q: bool = Field(description="every drafted token must come with the q that it was drawn from")

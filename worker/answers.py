@@ -49,7 +49,7 @@ class LinesResponse(Response):
         except ClientGone:
             logger.debug("a reader left its stream")
         except TimeoutError:
-            # Returning in mid-answer has the server close the connection: no more can reach this reader.
+            # Returning in mid-answer makes the server close the connection.
             logger.warning("a reader left its stream unread for %g s and was cut off", self._stall_seconds)
         finally:
             await self._lines.aclose()

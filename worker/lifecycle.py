@@ -38,7 +38,7 @@ S = TypeVar("S", bound=Service)
 
 
 def stop_process(reason: str) -> None:
-    """What a worker does when its model cannot be loaded, or has died: say why, and end as on SIGTERM."""
+    """What a worker does when its model cannot be loaded, or has died: log why, and end as on SIGTERM."""
     logger.critical("the model cannot be served, stopping: %s", reason)
     os.kill(os.getpid(), signal.SIGTERM)
 

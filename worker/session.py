@@ -114,7 +114,7 @@ class Session(Generic[S]):
         return shared_prefix(self.ids, token_ids, start) == len(token_ids)
 
     def settle(self, who: str) -> int:
-        """How many ids have stayed as they were since the last `settle` of `who`: what it derived from them holds."""
+        """How many leading ids are unchanged since the last `settle` of `who`: what it derived from them is valid."""
         unchanged, self._settled[who] = self._settled.get(who, 0), len(self.ids)
         return unchanged
 

@@ -1,7 +1,7 @@
 """Schemas taken apart into cases: what must hold of a value is a list of plain schemas, one list for each alternative.
 
 `anyOf`, `oneOf`, `not`, `if` and the dependent… keywords become cases, `allOf` and `$ref` more schemas of one case.
-`not` is moved inwards until it stands before a keyword whose contrary can be said.
+`not` is moved inwards until it stands before a keyword whose negation can be expressed.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _BYTES_OF_32 = {
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A model's file (the first, of several parts) and what it says of itself. `id` is its name on the API."""
+    """A model's file (the first of several parts) and its metadata. `id` is its name on the API."""
 
     id: str
     file: Path
@@ -61,7 +61,7 @@ class GgufFile:
         """32 hexadecimal digits over the weights and `facts`, all else that decides a logit's bits.
 
         Of each part the beginning, where names, vocabulary and the first tensors are, and samples throughout are read:
-        cheap for any size, and any training or quantising changes them.
+        cheap at any size, and any training or quantising changes the result.
         """
         digest = hashlib.sha256("\0".join(facts).encode())
         for part in parts_of(self.file):

@@ -30,7 +30,7 @@ Job = Callable[[], None]
 
 
 class NotInUse(ExchangeFailed):
-    """There is no worker to ask, or it is left alone: no failure of its own."""
+    """There is no worker to ask, or it is being left alone: not a failure in itself."""
 
 
 class DraftWorker:
@@ -94,7 +94,7 @@ class DraftWorker:
         return items
 
     def served(self, useful: bool) -> None:
-        """What came of an answer: one that holds nothing but errors or garbage is a failure too."""
+        """Count an answer's outcome: one that holds only errors or garbage is a failure too."""
         if useful:
             self._breaker.success()
         else:
@@ -136,7 +136,7 @@ class DraftWorker:
         self._submit(job)
 
     def _submit(self, job: Job | None) -> bool:
-        """False if too much waits already."""
+        """False if the queue is full."""
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
@@ -218,7 +218,7 @@ class DraftWorker:
         self._wake.set()
 
     def _say(self, url: str, what: str) -> None:
-        """Once, until there is something else to log about this worker."""
+        """Log this once, until there is something else to log about this worker."""
         if self._said.get(url) != what:
             self._said[url] = what
             logger.warning("Tandem: %s", what)
@@ -234,6 +234,6 @@ def _batch(connection: DraftConnection, questions: list[Json], seconds: float) -
 
 
 def _first_line(failure: Exception) -> str:
-    """Its text in the log: libraries' texts run over many lines and end in ids of requests."""
+    """The exception's text for the log, shortened: libraries' messages may have many lines and end in request ids."""
     text = str(failure).strip().partition("\n")[0]
     return text if isinstance(failure, ExchangeFailed) else f"{type(failure).__name__}: {text}"
