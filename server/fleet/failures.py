@@ -69,7 +69,7 @@ class SessionLost(WorkerFailure):
 
 
 class Refused(WorkerFailure):
-    """The worker understood the request and will not honour it, nor will its like: `error` has the reason."""
+    """The worker understood the request and will not honour it, nor would its replicas: `error` has the reason."""
 
     def __init__(self, error: WireError) -> None:
         super().__init__("refused", error.message)
@@ -77,7 +77,7 @@ class Refused(WorkerFailure):
 
 
 def failure_of(status: int, detail: ErrorDetail, where: str = "", retry_after: float = 1.0) -> WorkerFailure:
-    """What a worker's error means to who called it; `where` says which call, `retry_after` is the worker's wish."""
+    """What a worker's error means to its caller; `where` names the call, `retry_after` is what the worker asked for."""
     code, message = detail.code, detail.message[:500]
     text = f"{where}: {message}" if where else message
     if status == 409:

@@ -26,7 +26,7 @@ READ_AHEAD = 256
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What came of one draft call. No candidates: the worker had nothing to propose, or failed. Times are seconds."""
+    """The outcome of one draft call. No candidates: the worker had nothing to propose, or failed. Times are seconds."""
 
     candidates: list[Candidate]
     source: str | None
@@ -35,7 +35,7 @@ class Draft:
     seconds: float
     failed: bool
     planned: int | None = None
-    """How long the worker meant it to be, if it chose."""
+    """The length the worker chose, if it did."""
     parts: tuple[tuple[str, int], ...] = ()
     """The drafters that its tokens come from, if the worker says so, and how many each."""
     prepared: int = 0
@@ -90,13 +90,13 @@ class DraftSide:
 
     @property
     def times(self) -> DraftTimes:
-        """Those of the worker in use, or of the one that would be used."""
+        """The times of the worker in use, or of the one that would be used."""
         worker = self.worker or self._pick()
         return worker.draft_times if worker is not None else DraftTimes(())
 
     @property
     def ahead_times(self) -> DraftTimes | None:
-        """Those of calls that come after lookahead; None where there is none."""
+        """The times of calls after lookahead; None if the worker does not look ahead."""
         worker = self.worker or self._pick()
         return worker.ahead_times if worker is not None and self._looks_ahead(worker) else None
 
@@ -113,14 +113,14 @@ class DraftSide:
         return len(self._context.sequence) - held
 
     def read(self) -> None:
-        """Have the worker read the context so far, in the background; does nothing where there is no worker to ask."""
+        """Have the worker read the context so far, in the background; does nothing if there is no worker to ask."""
         if self.state == "reading" or not self._open():
             return
         self._waited = False
         self._reading = self._context.background.start(self._read())
 
     async def until_read(self, seconds: float) -> None:
-        """Wait for the background reading, but not longer than this, and only once for each."""
+        """Wait for the background reading, for at most this long, and only once per reading."""
         if self._reading is not None and not self._waited:
             self._waited = True
             await asyncio.wait({self._reading}, timeout=seconds)
@@ -145,7 +145,7 @@ class DraftSide:
         self._verify_seconds = verify_seconds
         self._lookahead_tokens = lookahead_tokens
         if not self._fits(draft_tokens):
-            self._useless = True  # and will be for the rest of this request
+            self._useless = True  # and stays so for the rest of this request
             self._drop()
             return Draft.none()
         try:
@@ -190,7 +190,7 @@ class DraftSide:
             await self._call(0, 1, 1, self._read_seconds)
 
     async def _call(self, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float) -> DraftResponse:
-        """One draft call, sent whole once more where the worker has lost the session. Any other failure drops it."""
+        """One draft call, repeated with all the context if the worker lost the session. Any other failure drops it."""
         session = self._session
         if session is None or session.worker.state != "ready" or not session.worker.breaker.allow():
             self._drop()
@@ -200,7 +200,7 @@ class DraftSide:
             with session.worker.judged(proves=draft_tokens > 0):
                 return await self._exchange(session, draft_tokens, num_candidates, max_tokens, seconds)
         except SessionLost:
-            self.read()  # too long to be read again while the target waits
+            self.read()  # the context is too long to read again while the target waits
             raise
         except WorkerFailure as failure:
             self._learn_from(failure, session.worker)
@@ -221,7 +221,7 @@ class DraftSide:
         try:
             return await self._ask(session, draft_tokens, num_candidates, max_tokens, left)
         except SessionLost as failure:
-            session.worker.look_again.set()  # another one may answer there, which has yet to learn the target's ids
+            session.worker.look_again.set()  # it may have restarted, and have to learn the target's ids again
             raise WorkerFailure("session_lost", failure.message) from failure
 
     async def _ask(
@@ -321,7 +321,7 @@ class DraftSide:
 
 
 def _as_drawn(parts: list[tuple[str, int]]) -> tuple[tuple[tuple[str, int], ...], int]:
-    """The parts with what was prepared counted as the model's, whose it is; and how many tokens that was."""
+    """The parts, prepared tokens counted as the model's; and how many tokens were prepared."""
     found: list[tuple[str, int]] = []
     for source, tokens in parts:
         name = MODEL if source == CACHE else source
