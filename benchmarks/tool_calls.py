@@ -2,10 +2,10 @@
 
     python -m benchmarks.tool_calls [--target MODEL] [--draft MODEL] [--repeats 3] [--cases …] [--choices …]
 
-Each case is a turn in an agent's conversation, after a call of another kind: the prompt is held, as it mostly is there.
-It is asked plainly and with drafts in turn, each repetition under a salt of its own, so that nothing is remembered of
-an answer before. Medians of the ratios are shown, by case and `tool_choice`; the texts must be the same. Aim: 1.5 times
-over all cases together. `accepted` counts tokens by drafter, in the last repetition.
+Each case is a turn in an agent's conversation, after a call of another kind: the prompt is in the cache, as it usually
+is there. It is asked plainly and with drafts in turn, each repetition under a salt of its own, so that no earlier
+answer is remembered. Medians of the ratios are shown, by case and `tool_choice`; the texts must be the same. Aim: 1.5
+times over all cases together. `accepted` counts tokens by drafter, in the last repetition.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def said(answer: Body) -> Any:
 
 
 def measure(client: httpx.Client, request: Body, repeats: int) -> Body:
-    """Plain and drafted in turn; the prompt has been read before either, as an agent's mostly has."""
+    """Plain and drafted in turn; the prompt is read before, as an agent's usually is."""
     ratios, speeds, same = [], [], True
     counts: Body = {}
     for repeat in range(repeats):

@@ -20,7 +20,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def chromium() -> str | None:
-    """The browser's path; None where there is none."""
+    """The browser's path; None if there is none."""
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
@@ -98,7 +98,7 @@ def browser(path: str, profile: Path) -> Iterator[Callable[[], Page]]:
         [
             path,
             "--headless=new",
-            "--no-sandbox",  # of no use to a container's root, who opens pages of this machine alone
+            "--no-sandbox",  # not available to a container's root; only local pages are opened
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--no-first-run",

@@ -79,8 +79,9 @@ class FleetMetrics:
         )
 
     def watch_worker(self, role: str, worker: str, breaker: Breaker) -> None:
-        """Show a worker from the start: `rate` misses a first value of 1. A breaker's state is computed when the
-        metrics are read, since it changes with time alone.
+        """Show a worker from the start: `rate` misses a first value of 1.
+
+        A breaker's state is computed when the metrics are read, since it changes with time alone.
         """
         for gauge in (self.up, self.streams, self.mismatch):
             gauge.labels(role, worker)

@@ -98,7 +98,7 @@ class BatchDrafter:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def drafts(self) -> list[DraftBatchRequest]:
-        """The calls that asked for drafts, rather than to read."""
+        """The calls that asked for drafts rather than for reading."""
         return [batch for batch in self.batches if any(item.draft_tokens for item in batch.items)]
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ _LOW_ROUNDS = 5
 _JUDGED_ROUNDS = 8
 _FIRST_REST = 64
 _LONGEST_REST = 1024
-# One round in this many is drafted with a single candidate.
+# Of every _COMPARED_EVERY rounds, _COMPARED_ROUNDS are drafted with one candidate.
 _COMPARED_EVERY = 32
 _COMPARED_ROUNDS = 2
 
