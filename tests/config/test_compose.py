@@ -37,12 +37,12 @@ def environment(name: str) -> dict[str, str]:
     return {key: substituted(value, {"TANDEM_WORKER_TOKEN": "secret"}) for key, value in values.items()}
 
 
-def test_all_five_are_there() -> None:
+def test_all_five_services_are_there() -> None:
     assert SERVICES.keys() == {"gateway", "draft", "target", "prometheus", "grafana"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_says_what_it_runs_and_how_to_see_that_it_is_well(name: str) -> None:
+def test_every_service_has_an_image_and_a_health_check(name: str) -> None:
     service = SERVICES[name]
     assert service["image"]
     assert ("build" in service) == (name in TANDEM)

@@ -227,7 +227,7 @@ async def test_logprobs_are_of_the_unprocessed_logits() -> None:
 
 @pytest.mark.parametrize("strategy", ["threshold", "greedy"])
 @async_test
-async def test_strategies_that_change_the_text_say_so(strategy: str) -> None:
+async def test_strategies_that_change_the_text_are_reported_as_lossy(strategy: str) -> None:
     async with target() as worker:
         answer = await worker.verify(
             ids=PROMPT, candidates=[{"token_ids": [1, 2]}], strategy=strategy, sampling={"temperature": 1e-5}
@@ -309,7 +309,7 @@ async def test_decisions_are_logged_only_when_asked_for(caplog: pytest.LogCaptur
 
 
 @async_test
-async def test_the_log_says_of_every_candidates_tokens_what_became_of_them_and_why(
+async def test_the_log_has_the_verdict_and_the_reason_for_every_candidates_tokens(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")

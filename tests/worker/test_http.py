@@ -192,7 +192,7 @@ async def test_a_deleted_sessions_stream_ends_with_a_reason() -> None:
 
 
 @async_test
-async def test_a_call_that_fails_once_its_client_has_left_complains_to_nobody() -> None:
+async def test_a_call_that_fails_after_its_client_left_logs_nothing() -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
 

@@ -321,7 +321,7 @@ async def test_a_job_may_wait_for_something_else_but_not_for_ever() -> None:
 
 
 @async_test
-async def test_timings_tell_waiting_from_computing() -> None:
+async def test_timings_separate_waiting_from_computing() -> None:
     runner = FakeRunner(num_slots=1)
     gate = Gate(runner)
     seen: list[Any] = []

@@ -105,7 +105,7 @@ async def test_a_few_tokens_held_elsewhere_make_no_difference() -> None:
 
 
 @async_test
-async def test_a_shared_beginning_is_read_once_and_nobody_waits_for_anothers_rest() -> None:
+async def test_a_shared_beginning_is_read_once_and_no_job_waits_for_anothers_rest() -> None:
     runner = FakeRunner()
     gate = Turnstile(runner)
     shared = PROMPT[:130]
@@ -123,7 +123,7 @@ async def test_a_shared_beginning_is_read_once_and_nobody_waits_for_anothers_res
 
 
 @async_test
-async def test_nobody_waits_for_one_that_has_read_what_they_share() -> None:
+async def test_no_job_waits_for_one_that_has_read_what_they_share() -> None:
     runner = FakeRunner()
     gate = Turnstile(runner)
     async with running(runner, prefill_chunk=CHUNK) as loop:
@@ -169,7 +169,7 @@ async def test_another_salt_neither_waits_nor_shares() -> None:
 
 
 @async_test
-async def test_where_the_reader_is_cancelled_another_reads_on() -> None:
+async def test_if_the_reader_is_cancelled_another_reads_on() -> None:
     runner = FakeRunner()
     gate = Turnstile(runner)
     async with running(runner, prefill_chunk=CHUNK) as loop:
@@ -187,7 +187,7 @@ async def test_where_the_reader_is_cancelled_another_reads_on() -> None:
 
 
 @async_test
-async def test_where_the_reader_fails_another_reads_on() -> None:
+async def test_if_the_reader_fails_another_reads_on() -> None:
     runner = FakeRunner()
 
     def fail_once(rows: list[Row]) -> None:

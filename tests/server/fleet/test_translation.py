@@ -36,7 +36,7 @@ def test_it_learns_once_and_drafts_in_the_targets_ids() -> None:
     asyncio.run(main())
 
 
-def test_one_that_was_restarted_is_told_again() -> None:
+def test_a_restarted_drafter_is_sent_the_tokenizer_again() -> None:
     async def main() -> None:
         draft = other_drafter()
         async with fleet_over([FakeWorker("target")], [draft]) as fleet:

@@ -145,7 +145,7 @@ def test_a_draft_that_the_target_refuses_costs_the_drafter_not_the_client(at: in
 
 
 @pytest.mark.parametrize("field", [None, "strategy", "sampling.top_p", "candidates_of_another_kind"])
-def test_what_else_a_target_refuses_of_a_round_with_drafts_is_the_clients(field: str | None) -> None:
+def test_other_refusals_of_a_round_with_drafts_reach_the_client(field: str | None) -> None:
     async def main() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [FakeWorker("draft")], draft_timeout_seconds=5.0) as fleet:

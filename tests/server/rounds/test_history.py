@@ -44,7 +44,7 @@ def test_every_key_salt_and_vocabulary_has_a_memory_of_its_own() -> None:
     assert scope_of(one, VOCABULARY, False) == scope_of(replace(one, prompt=[1], choice_index=3), VOCABULARY, False)
 
 
-def test_a_strategy_that_needs_q_has_none_under_a_seed_that_the_client_gave() -> None:
+def test_a_strategy_that_needs_q_has_no_memory_under_a_seed_from_the_client() -> None:
     """What was answered under this seed would come back as a draft, though the same noise is to judge it."""
     one = request()
     assert scope_of(one, VOCABULARY, True) is None
@@ -80,7 +80,7 @@ def test_an_answer_whose_client_left_is_remembered_as_far_as_it_came() -> None:
     asyncio.run(main())
 
 
-def test_a_worker_that_has_no_memory_hears_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_without_memory_receives_no_history_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     """An older one refuses fields that it does not know, so they are not sent at all."""
     sent: list[tuple[str, bytes]] = []
     call = Transport.call

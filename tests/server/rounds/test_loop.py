@@ -87,7 +87,7 @@ def test_contexts_are_sent_once() -> None:
     asyncio.run(main())
 
 
-def test_rounds_tell_what_the_target_still_held() -> None:
+def test_rounds_report_what_the_target_still_held() -> None:
     async def main() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [FakeWorker("draft")]) as fleet:
@@ -273,7 +273,7 @@ def test_named_pools() -> None:
 
 @pytest.mark.parametrize("choice", [0, 1, 5])
 @pytest.mark.parametrize("enabled", [False, True])
-def test_both_workers_are_told_the_choice_and_the_salt(choice: int, enabled: bool) -> None:
+def test_both_workers_receive_the_choice_and_the_salt(choice: int, enabled: bool) -> None:
     """In every call: each choice of a request has noise of its own, each salt a memory of its own."""
 
     async def main() -> None:

@@ -101,7 +101,7 @@ def test_a_whole_draft_that_ends_with_a_stop_token_is_one_like_any_other(observe
 
 
 @pytest.mark.parametrize(("last", "stops"), [(STOP, []), (7, [7]), (8, [7])])
-def test_what_follows_a_drawn_stop_token_does_not_tell_that_it_was_drawn(
+def test_what_follows_a_drawn_stop_token_does_not_reveal_that_it_was_drawn(
     observed: Observed, last: int, stops: list[int]
 ) -> None:
     """γ must not hang on noise that the next round draws with again."""

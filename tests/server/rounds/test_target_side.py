@@ -180,7 +180,7 @@ def test_all_targets_gone_before_the_first_token() -> None:
 
 
 @pytest.mark.parametrize("fault", [Cut(), error(500, "oops"), hang], ids=["cut", "500", "hangs"])
-def test_what_targets_failed_of_is_logged_and_not_told(fault: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_why_targets_failed_is_logged_and_not_sent_to_the_client(fault: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [], start_timeout_seconds=0.2, verify_timeout_seconds=0.2) as fleet:
@@ -207,7 +207,7 @@ def test_all_targets_gone_in_mid_stream() -> None:
     asyncio.run(main())
 
 
-def test_an_overloaded_target_is_told_to_the_client_before_any_token() -> None:
+def test_overload_is_reported_to_the_client_before_any_token() -> None:
     async def main() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [], start_timeout_seconds=2.0) as fleet:

@@ -63,7 +63,7 @@ def test_a_template_that_does_not_end() -> None:
         render(loops, timeout=0.05)
 
 
-def test_a_broken_template_is_told_at_once() -> None:
+def test_a_broken_template_is_reported_at_once() -> None:
     with pytest.raises(ValueError, match="compiled"):
         ChatTemplate("{% for %}", {})
 
@@ -93,7 +93,7 @@ PARTS = (
 )
 
 
-def test_content_reaches_templates_that_know_parts_alone() -> None:
+def test_content_reaches_templates_that_only_know_parts() -> None:
     """Of a string they would write nothing, without an error."""
     messages = [*HI, {"role": "assistant", "content": "Hello", "tool_calls": []}, {"role": "user", "content": "Bye"}]
     assert render(PARTS, messages=messages) == "user: Hi;assistant: Hello;user: Bye;"

@@ -40,7 +40,7 @@ def test_three_tokens_have_the_targets_joint_distribution(strategy: Strategy, to
     assert g_test(found.counts(), both.exact_joint()) > FAR
 
 
-def test_the_g_test_tells_a_nearby_distribution() -> None:
+def test_the_g_test_detects_a_nearby_distribution() -> None:
     both = models()
     expected = both.exact_joint()
     assert (

@@ -36,10 +36,10 @@ def test_a_target_from_before_is_understood_as_it_was() -> None:
     assert Capabilities.model_validate(old(strategies=["greedy"])).facts("deterministic") is None
 
 
-def test_a_strategy_of_which_nothing_is_said_is_refused_by_name() -> None:
+def test_a_strategy_without_facts_is_refused_by_name() -> None:
     with pytest.raises(ValidationError, match="strategy_facts: says nothing of deterministic"):
         Capabilities.model_validate(old(strategy_facts=[STRATEGIES["threshold"].facts("threshold").model_dump()]))
 
 
-def test_one_candidate_where_the_strategy_takes_no_more() -> None:
+def test_one_candidate_if_the_strategy_takes_no_more() -> None:
     assert [name for name, strategy in STRATEGIES.items() if strategy.max_candidates == 1] == ["probabilistic"]

@@ -206,7 +206,7 @@ def candidate(ids: list[int], probabilities: list[float], drafted: int = 0) -> C
         (Candidate(token_ids=[0], q=[TopK(token_ids=[0], logprobs=[900.0])]), "candidates.0.q.0.logprobs"),
     ],
 )
-def test_a_q_that_cannot_be_is_refused_by_name(bad: Candidate, field: str) -> None:
+def test_an_impossible_q_is_refused_by_name(bad: Candidate, field: str) -> None:
     with pytest.raises(BadRequest) as caught:
         check_candidates("probabilistic", [bad], vocabulary=9)
     assert caught.value.field == field

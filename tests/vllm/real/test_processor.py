@@ -106,7 +106,7 @@ def test_each_request_keeps_its_own_draws_as_the_batch_changes() -> None:
     assert sorted(batch.processor.rows) == [0]
 
 
-def test_a_row_taken_over_by_a_request_of_nobodys_is_left_alone() -> None:
+def test_a_row_taken_over_by_a_foreign_request_is_left_alone() -> None:
     batch = Batch()
     a = Request(1, [3, 4])
     batch.change(added=[(0, a)])

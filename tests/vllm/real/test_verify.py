@@ -72,7 +72,7 @@ RIGHT = [own(4), own(5), own(6)]
 
 
 @async_test
-async def test_one_request_tells_all_places_that_it_computed() -> None:
+async def test_one_request_answers_all_places_that_it_computed() -> None:
     engine = OneModel(never_computed=3, cached=3, num_preemptions=0)
     answer = await verify(engine, RIGHT)
     assert answer.token_ids == [*RIGHT, own(7)]
@@ -113,7 +113,7 @@ def test_nothing_but_the_last_place_is_trusted(
 
 
 @async_test
-async def test_vllm_0_24_tells_of_no_preemption_but_counts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vllm_0_24_reports_no_preemption_but_counts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engines.vllm.requests.counts_cached_anew", lambda: True)
     engine = OneModel(never_computed=5, cached=5)
     assert (await verify(engine, RIGHT)).token_ids == [*RIGHT, own(7)]
@@ -148,7 +148,7 @@ async def test_entries_without_a_number_are_asked_for() -> None:
         {"min_tokens": 20},
     ],
 )
-def test_where_more_than_the_logits_decides_all_places_are_asked_for(sampling: dict[str, Any]) -> None:
+def test_if_more_than_the_logits_decides_all_places_are_asked_for(sampling: dict[str, Any]) -> None:
     @async_test
     async def asks_for_each() -> None:
         engine = OneModel(never_computed=3, cached=3, num_preemptions=0)

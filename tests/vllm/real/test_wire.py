@@ -224,7 +224,7 @@ def test_a_reader_that_leaves_frees_its_request(workers: Workers) -> None:
     assert 0 < emitted() - before < asked["max_tokens"]
 
 
-def test_what_the_workers_say_of_themselves(workers: Workers) -> None:
+def test_what_the_workers_report_about_themselves(workers: Workers) -> None:
     def info(process: Process) -> Any:
         return httpx.get(f"{process.url}/v1/model", timeout=60, trust_env=False).json()
 
