@@ -1,4 +1,4 @@
-"""docker-compose.yml and Dockerfile, held against each other and against the command line. No Docker is needed."""
+"""docker-compose.yml and Dockerfile, compared with each other and with the command line. No Docker is needed."""
 
 from __future__ import annotations
 

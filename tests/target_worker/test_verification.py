@@ -1,4 +1,4 @@
-"""One verification for all engines: whether it holds the distributions or only sees what was emitted."""
+"""One verification for all engines: whether it has the distributions or only sees what was emitted."""
 
 from __future__ import annotations
 

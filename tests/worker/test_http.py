@@ -26,7 +26,7 @@ from testing.wire import async_test, pause, request
 from testing.worker_apps import fake_engine
 
 SMALL_BUFFER = 8192
-"""Bytes; so that a reader that does not read is felt soon."""
+"""Bytes; small, so that a client that does not read is noticed soon."""
 ENDLESS: dict[str, Any] = {"max_tokens": 1_000_000, "sampling": {"ignore_eos": True}}
 
 
@@ -88,7 +88,7 @@ async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
         )
         serving = asyncio.create_task(server.serve([listening]))
         await until(lambda: server.started)
-        # The loop lives before the app has it: a request in between is told that the worker is not ready yet.
+        # The loop exists before the app has it: a request in between is answered with "not ready".
         await until_ready(listening.getsockname()[1])
         try:
             yield Served(listening.getsockname()[1], runner, engine)
@@ -127,7 +127,7 @@ async def test_a_reader_that_never_reads_stops_its_own_job_and_nothing_else() ->
     async with served(slots=2, stall_timeout_ms=300) as worker:
         stalled = await worker.send("/v1/generate", request([1, 2], logprobs=20, **ENDLESS))
         await until(lambda: worker.loop.running == 1)
-        # Its socket and the server's buffers fill up, then its job waits, and at last it is cut off.
+        # The socket's and the server's buffers fill up, then the job waits, and finally the client is cut off.
         await until(lambda: worker.loop.running == 0)
         reader, writer = await worker.send("/v1/verify", request([3], session_id="other", candidates=[]))
         assert b"200 OK" in await reader.readline()
@@ -207,6 +207,6 @@ async def test_a_call_that_fails_after_its_client_left_logs_nothing() -> None:
 
     with pytest.raises(ClientGone):
         await until_client_leaves(gone, overtaken())
-    gc.collect()  # asyncio complains as the task goes
+    gc.collect()  # asyncio logs when the task is destroyed
     await pause()
     assert complaints == []

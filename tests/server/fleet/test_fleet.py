@@ -1,4 +1,4 @@
-"""Workers that come, go, change, and must not be used; https and the token; what the gateway says of itself."""
+"""Workers that come, go, change, and must not be used; https and the token; what the gateway reports of its model."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ LIES_OF_DRAFTS = {
 def test_a_bad_draft_worker_never_changes_the_text(fault: Any, always: bool) -> None:
     async def main() -> None:
         draft = FakeWorker("draft")
-        # Only one that hangs is waited for that long; the others' good answers may be late on a busy machine.
+        # Only a hanging worker is waited for that long; the others' good answers may be late on a busy machine.
         seconds = 0.6 if fault is hang else 5.0
         async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=seconds) as fleet:
             draft.faults.extend([None, None, fault])
@@ -122,7 +122,7 @@ def test_float32_may_leave_a_q_a_little_short() -> None:
 @pytest.mark.parametrize("at", [1, 4], ids=["first draft", "in mid-stream"])
 @pytest.mark.parametrize("field", ["candidates", "candidates.0.q.1.logprobs"])
 def test_a_draft_that_the_target_refuses_costs_the_drafter_not_the_client(at: int, field: str) -> None:
-    """Whatever the gateway's own checks let through."""
+    """For faults that the gateway's own checks let through."""
 
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft")

@@ -45,7 +45,7 @@ def test_every_key_salt_and_vocabulary_has_a_memory_of_its_own() -> None:
 
 
 def test_a_strategy_that_needs_q_has_no_memory_under_a_seed_from_the_client() -> None:
-    """What was answered under this seed would come back as a draft, though the same noise is to judge it."""
+    """An answer under this seed would come back as a draft, which the same noise would then judge."""
     one = request()
     assert scope_of(one, VOCABULARY, True) is None
     assert scope_of(replace(one, drawn_seed=True), VOCABULARY, True) == scope_of(one, VOCABULARY, False)
@@ -81,7 +81,7 @@ def test_an_answer_whose_client_left_is_remembered_as_far_as_it_came() -> None:
 
 
 def test_a_worker_without_memory_receives_no_history_fields(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older one refuses fields that it does not know, so they are not sent at all."""
+    """An older worker refuses fields that it does not know, so they are not sent at all."""
     sent: list[tuple[str, bytes]] = []
     call = Transport.call
 

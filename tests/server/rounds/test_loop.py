@@ -186,7 +186,7 @@ NO_DRAFTS = {"none": [], "wrong": [1.0], "right": [0.0]}
 def test_greedy_is_the_targets_top_token_whoever_drafts(
     drafters: list[float], adaptive: bool, stop_at: int | None
 ) -> None:
-    """Plain decoding would draw: this strategy only verification knows, with and without drafts."""
+    """Plain decoding would draw: only verification has this strategy, with and without drafts."""
 
     async def main() -> None:
         target = FakeWorker("target")

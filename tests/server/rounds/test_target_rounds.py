@@ -1,4 +1,4 @@
-"""Rounds that a target drives itself: when it is asked to, what comes of it, and what it is never asked for."""
+"""Rounds that a target drives itself: when it is asked to, what they return, and what it is never asked for."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_target_that_offers_both_drives_if_every_promise_is_kept(
     if driver == "/v1/generate":
         assert found == {driver}
         return
-    # Where a draft is late the gateway has the target decode a stretch, plainly: never with drafts of its own.
+    # If a draft is late the gateway has the target decode plainly for a while, never with its own drafts.
     assert driver in found
     streams = [message.speculation for path, message in target.calls if path == "/v1/generate"]
     assert not any(speculation.enabled for speculation in streams if speculation is not None)

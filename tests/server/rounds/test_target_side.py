@@ -1,4 +1,4 @@
-"""Each fault of a target in mid-request: the text stays the same, failures are counted, nothing hangs or is left."""
+"""Each fault of a target in mid-request: the text is the same, failures are counted, nothing hangs or stays behind."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def test_retries_are_bounded_by_a_budget() -> None:
 
 
 def test_streams_that_are_cut_over_and_over_do_not_open_the_breaker() -> None:
-    """Each brought rounds, so the worker is well: only its connections are not."""
+    """Each stream brought rounds, so the worker is healthy; only its connections break."""
 
     def cut_after(sent: int) -> Any:
         def change(answer: Answer) -> Any:
@@ -323,14 +323,14 @@ def test_a_target_with_an_open_breaker_is_left_alone_while_there_is_another() ->
 
 @pytest.mark.parametrize("speculative", [False, True])
 def test_a_frozen_target_is_left_as_soon_as_it_is_found_down(speculative: bool) -> None:
-    """It keeps its connections and says nothing; the call itself would be waited for 60 seconds."""
+    """It keeps its connections but does not answer; the call itself would wait for 60 seconds."""
 
     async def main() -> None:
         targets = [FakeWorker("target"), FakeWorker("target")]
         draft = FakeWorker("draft")
 
         async def freeze() -> None:
-            targets[0].loaded = False  # what the next look finds
+            targets[0].loaded = False  # what the next probe finds
             await hang()
 
         targets[0].faults.append(freeze)
@@ -344,7 +344,7 @@ def test_a_frozen_target_is_left_as_soon_as_it_is_found_down(speculative: bool) 
 
 
 def test_the_only_target_is_waited_for_though_it_is_found_down() -> None:
-    """It may merely be busy: to begin anew would cost what it has done."""
+    """It may merely be busy: starting over would lose its work."""
 
     async def main() -> None:
         target = FakeWorker("target")

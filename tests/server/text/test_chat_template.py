@@ -94,7 +94,7 @@ PARTS = (
 
 
 def test_content_reaches_templates_that_only_know_parts() -> None:
-    """Of a string they would write nothing, without an error."""
+    """They would silently write nothing for a string."""
     messages = [*HI, {"role": "assistant", "content": "Hello", "tool_calls": []}, {"role": "user", "content": "Bye"}]
     assert render(PARTS, messages=messages) == "user: Hi;assistant: Hello;user: Bye;"
     assert render(PARTS, messages=messages, continue_final_message=True) == "user: Hi;assistant: Hello;user: Bye"

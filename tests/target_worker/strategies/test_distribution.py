@@ -1,4 +1,4 @@
-"""The joint distribution of three tokens under the lossless strategies is the target's, and the test can tell."""
+"""The joint distribution of three tokens under the lossless strategies is the target's; others are detected."""
 
 from __future__ import annotations
 

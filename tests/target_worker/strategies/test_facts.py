@@ -1,4 +1,4 @@
-"""What a target says of its strategies, and what a gateway makes of a target that does not say it yet."""
+"""What a target reports about its strategies, and what a gateway assumes about a target that does not report it yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from target_worker.engine import capabilities
 from target_worker.strategies import STRATEGIES
 
 FIRST: list[Strategy] = ["deterministic", "probabilistic", "threshold", "greedy"]
-"""Those that there were before a target described its strategies."""
+"""The strategies that existed before targets described them."""
 
 
 def old(**changes: Any) -> dict[str, Any]:

@@ -269,7 +269,7 @@ def test_decisions_say_why() -> None:
 
 
 def test_decisions_show_what_was_drawn_from_the_residual() -> None:
-    """A token that is certain to be drafted and impossible for the target: what comes instead is no own draw."""
+    """A token that is certain to be drafted and impossible for the target: its replacement is not the own draw."""
     differing = 0
     for seed in range(20):
         target = target_of([[0.0, 0.5, 1.0, -math.inf]] * 2, seed)

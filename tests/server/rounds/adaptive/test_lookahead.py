@@ -1,4 +1,4 @@
-"""Whether drafts are prepared ahead, on a virtual clock: found out where it pays, cheap where it does not."""
+"""Whether drafts are prepared ahead, on a virtual clock: used if it pays, cheap if it does not."""
 
 from __future__ import annotations
 

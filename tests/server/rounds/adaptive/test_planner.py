@@ -1,4 +1,4 @@
-"""The planner on a virtual clock, and the estimates it stands on."""
+"""The planner on a virtual clock, and the estimates it relies on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(settings: dict[str, Any], seed: int, tokens: int, planner: Any = None) -
 
 
 def settled(settings: dict[str, Any], make: Any) -> float:
-    """The speed, against plain decoding, that planners come to."""
+    """The speed that planners reach, relative to plain decoding."""
     return mean(speed_up(*run(settings, seed, 1024, make()), 256, 1024) for seed in range(4))
 
 
