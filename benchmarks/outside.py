@@ -104,7 +104,7 @@ def environment(name: str, given: Path | None, folder: Path) -> Path:
     """The bin folder of the tool's environment, made if it does not exist. Raises SystemExit with pip's last lines."""
     if given is not None:
         if not (given / "bin" / "python").exists():
-            raise SystemExit(f"--{name}-env: {given} is no virtual environment")
+            raise SystemExit(f"--{name}-env: {given} is not a virtual environment")
         return given / "bin"
     home = folder / name
     if not (home / "complete").exists():

@@ -74,7 +74,7 @@ class Capabilities(Reply):
         known = {facts.name for facts in self.strategy_facts}
         for name in self.strategies:
             if name not in known:
-                raise ValueError(f"strategy_facts: says nothing of {name}")
+                raise ValueError(f"strategy_facts: {name} is missing")
         return self
 
     def facts(self, strategy: Strategy) -> StrategyFacts | None:

@@ -140,4 +140,4 @@ def _port(process: subprocess.Popen[bytes], file: Path) -> int:
         with suppress(OSError, ValueError, IndexError):
             return int(file.read_text().splitlines()[0])
         time.sleep(0.05)
-    raise RuntimeError("the browser did not say where it listens")
+    raise RuntimeError("the browser did not report its address")

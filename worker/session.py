@@ -97,7 +97,7 @@ class Session(Generic[S]):
         if self.hashes.at(start) != context.prefix_hash:
             if start == 0:
                 raise BadRequest("is not the hash of an empty prefix under this cache_salt", "context.prefix_hash")
-            raise ContextMismatch(f"the first {start} tokens held are others", "context.prefix_hash")
+            raise ContextMismatch(f"the first {start} tokens held are different", "context.prefix_hash")
         same = shared_prefix(self.ids, token_ids, start)
         kept = start + same
         del self.ids[kept:]

@@ -67,7 +67,7 @@ class Grammars:
         if known is not None:
             return known
         if self._waiting >= _MAX_WAITING:
-            raise QueueFull(f"{self._waiting} grammars wait to be compiled already")
+            raise QueueFull(f"{self._waiting} grammars are already waiting to be compiled")
         self._waiting += 1
         try:
             left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())

@@ -52,7 +52,7 @@ class Waiting:
             submitted = sum(not queued.job.idle for queued in self._submitted)
             waiting += max(0, submitted - self._slots.available)
             if (waiting >= self._most or run.job.idle) and not self._slots.owns(run.job.owner):
-                raise QueueFull(f"{waiting} requests wait already")
+                raise QueueFull(f"{waiting} requests are waiting already")
             self._submitted.append(run)
 
     def hand_over(self) -> None:

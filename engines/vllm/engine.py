@@ -76,7 +76,7 @@ class VllmEngine:
             raise NotReady("the worker is shutting down" if self._closing else "vLLM's engine has died")
         if self.calls >= self.max_sequences + self._max_queue:
             work.close()
-            raise QueueFull(f"{self.calls - self.max_sequences} requests wait already")
+            raise QueueFull(f"{self.calls - self.max_sequences} requests are waiting already")
         self.calls += 1
         here = asyncio.get_running_loop()
         ended = here.create_future()

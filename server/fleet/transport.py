@@ -134,7 +134,7 @@ class Transport:
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     if response.content_length is not None and response.content_length > max_bytes:
-        raise BadAnswer(f"{response.url}: answers {response.content_length} bytes, at most {max_bytes} can be meant")
+        raise BadAnswer(f"{response.url}: answers {response.content_length} bytes, more than {max_bytes}")
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise BadAnswer(f"{response.url}: compressed though not asked to")
     body = bytearray()

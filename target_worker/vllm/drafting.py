@@ -55,14 +55,14 @@ class TargetRounds:
         bound = engine.llm.collective_rpc("tandem_bind", timeout=_BIND_SECONDS, args=(CLASS, self.reports.path))
         reaches = [reach for reach in engine.run_now(bound) if reach]
         if not reaches:
-            raise ModelError("this vLLM has not taken Tandem's proposer")
+            raise ModelError("this vLLM did not accept Tandem's proposer")
         if "none" in reaches:
-            logger.warning("vLLM's rejection sampler could not be tested or kept right: the gateway drives all rounds")
+            logger.warning("vLLM's rejection sampler could not be tested or corrected: the gateway drives all rounds")
             return capabilities
         self._sampled = all(reach == "all" for reach in reaches)
         if not self._sampled:
             logger.warning(
-                "vLLM's rejection sampler is wrong beside sampled requests: drafts are for greedy ones alone"
+                "vLLM's rejection sampler is wrong in batches with sampled requests: only greedy ones get drafts"
             )
         return capabilities.model_copy(update={"rounds": ["gateway", "target"], "target_rounds_sampled": self._sampled})
 

@@ -198,7 +198,7 @@ def test_settings_that_belong_to_one_engine() -> None:
     ("arguments", "more", "words"),
     [
         ('{"max_model_len": 64}', {}, "max_model_len is what the setting context_length is for"),
-        ('{"logits_processors": []}', {}, "logits_processors is Tandem's own to set"),
+        ('{"logits_processors": []}', {}, "logits_processors is set by Tandem itself"),
         ('{"dtype": "float16"}', {"dtype": "float32"}, "leave one out"),
         ("nope", {}, "is not valid JSON"),
         ('["nope"]', {}, "valid dictionary"),

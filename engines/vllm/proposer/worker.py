@@ -98,7 +98,7 @@ class DraftWorker:
         if useful:
             self._breaker.success()
         else:
-            self._failed("it answered, but nothing that is a draft")
+            self._failed("its answer holds no usable draft")
 
     def read(self, ask: Callable[[float], list[Json]], done: Callable[[list[Json] | None], None]) -> None:
         """Have the worker read contexts (γ = 0), beside the engine.

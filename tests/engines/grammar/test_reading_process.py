@@ -1,4 +1,4 @@
-"""Schemas are read in a process of their own, which holds up nobody and ends with its owner."""
+"""Schemas are read in a process of their own, which blocks no one and ends with its owner."""
 
 from __future__ import annotations
 

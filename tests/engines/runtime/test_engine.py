@@ -1,4 +1,4 @@
-"""What is built around a runner: its measured steps, and word of a loop that failed."""
+"""What is built around a runner: its measured steps, and the report of a loop that failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Idle work on the loop: what nobody waits for delays nobody."""
+"""Idle work on the loop delays no job with a caller."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_a_target_from_before_is_understood_as_it_was() -> None:
 
 
 def test_a_strategy_without_facts_is_refused_by_name() -> None:
-    with pytest.raises(ValidationError, match="strategy_facts: says nothing of deterministic"):
+    with pytest.raises(ValidationError, match="strategy_facts: deterministic is missing"):
         Capabilities.model_validate(old(strategy_facts=[STRATEGIES["threshold"].facts("threshold").model_dump()]))
 
 

@@ -16,7 +16,7 @@ from testing.wire import async_test, request
 
 CONTEXT = [5, 6, 7, 8]
 LIE = 99
-"""What memory that was never written says at each place: a draft token that the model would not take."""
+"""Uninitialised memory at each place: a draft token that the model would not take."""
 
 
 def own(length: int) -> int:
@@ -29,7 +29,7 @@ def entries(*told: tuple[int, float]) -> Logprobs:
 
 
 class OneModel:
-    """A VllmEngine to `VllmVerification`. Answers to prompt_logprobs lie up to `never_computed`, and say `cached`."""
+    """A VllmEngine for `VllmVerification`. Its prompt_logprobs are wrong up to `never_computed`. Reports `cached`."""
 
     rows = 0
 
@@ -93,8 +93,8 @@ async def test_places_that_were_cached_are_asked_for() -> None:
     ("cached", "metrics"),
     [
         pytest.param(3, {"num_preemptions": 1}, id="preempted: the cached tokens are those of before"),
-        pytest.param(None, {"num_preemptions": 0}, id="no word of what was cached"),
-        pytest.param(3, {}, id="no word of preemptions"),
+        pytest.param(None, {"num_preemptions": 0}, id="cached tokens not reported"),
+        pytest.param(3, {}, id="preemptions not reported"),
     ],
 )
 def test_nothing_but_the_last_place_is_trusted(
@@ -122,7 +122,7 @@ async def test_vllm_0_24_reports_no_preemption_but_counts_anew(monkeypatch: pyte
 
 @async_test
 async def test_ties_are_asked_for() -> None:
-    """The order of two entries of one log-probability says nothing of which id is the lowest."""
+    """The order of two entries of one log-probability does not show which id is the lowest."""
     engine = OneModel(never_computed=3, cached=3, num_preemptions=0)
     engine.ties = {5}
     assert (await verify(engine, RIGHT)).token_ids == [*RIGHT, own(7)]

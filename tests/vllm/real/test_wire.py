@@ -1,4 +1,4 @@
-"""What vLLM's workers answer is what the torch engine's do, request by request."""
+"""vLLM's workers answer like the torch engine's, request by request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before vLLM is started: its absence, its version, arguments that it has not. No vLLM is needed."""
+"""What is refused before vLLM is started: its absence, its version, arguments that it lacks. No vLLM is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The proposer bound to a model runner: each request's own options, and word of what was proposed."""
+"""The proposer bound to a model runner: each request's own options, and reports of what was proposed."""
 
 from __future__ import annotations
 
