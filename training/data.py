@@ -83,7 +83,7 @@ def _entry(line: Any) -> Entry:
             raise ValueError("messages has no message of the user")
         return Entry(kind, messages=messages)
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is no text")
+        raise ValueError(f"{name} is not a string")
     if name == "prompt":
         return Entry(kind, messages=(("user", value),))
     return Entry(kind, prefix=value) if name == "prefix" else Entry(kind, text=value)

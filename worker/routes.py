@@ -14,7 +14,7 @@ from worker.http import Shell
 from worker.lifecycle import Lifecycle
 from worker.metrics import WorkerMetrics
 
-SessionPath = Annotated[str, Path(description="a session's id; one that is not held is no error")]
+SessionPath = Annotated[str, Path(description="a session's id; an unknown one is not an error")]
 
 
 def add_common_routes(shell: Shell, lifecycle: Lifecycle[Any], metrics: WorkerMetrics) -> None:

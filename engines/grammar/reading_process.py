@@ -23,7 +23,7 @@ MAX_SECONDS = 20.0
 START_SECONDS = 20.0
 """More for the first one, since the process starts with it: a second or two, but many on a busy machine."""
 MAX_BYTES = 1 << 30
-"""The process's address space, where the system can limit it."""
+"""The process's address space, if the system can limit it."""
 _MAIN = "import sys; sys.path[:] = {path!r}; from engines.grammar.reading_process import main; main()"
 
 

@@ -29,7 +29,7 @@ MAX_CASES = 256
 class Node:
     """A schema that must hold, or must not (`negated`).
 
-    `strict`: as JSON Schema has it, to the letter. Where a schema says what an answer shall be, a keyword of one type
+    `strict`: as JSON Schema has it, to the letter. If a schema says what an answer shall be, a keyword of one type
     means values of that type, and properties that are not listed are not written; where it says what an answer must
     not be, it means neither.
     """

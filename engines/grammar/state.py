@@ -34,7 +34,7 @@ class DraftMasks:
 class GrammarState:
     """A matcher that follows a token list. The list is the truth: `sync` takes back what it no longer holds.
 
-    Where the grammar is complete, and after a stop token, stop tokens alone are permitted. The same applies in a dead
+    Once the grammar is complete, and after a stop token, only stop tokens are permitted. The same applies in a dead
     end (which only a faulty grammar has): the text ends there rather than never. Not for use from two threads at once.
     """
 

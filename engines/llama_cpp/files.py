@@ -18,9 +18,9 @@ _SAMPLE_BYTES = 4096
 _SAMPLES = 256
 _HEADER_BYTES = 2**24
 _NO_MODEL = {
-    "adapter": "holds a LoRA adapter, which is no model by itself; merge it into its model (llama-export-lora)",
-    "mmproj": "holds a multimodal projector, which is no language model; name the model that it belongs to",
-    "imatrix": "holds an importance matrix, which is no model",
+    "adapter": "holds a LoRA adapter, which is not a model by itself; merge it into its model (llama-export-lora)",
+    "mmproj": "holds a multimodal projector, which is not a language model; name the model that it belongs to",
+    "imatrix": "holds an importance matrix, not a model",
     "vocab": "holds a vocabulary without weights",
 }
 _BYTES_OF_32 = {

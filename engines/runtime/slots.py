@@ -17,7 +17,7 @@ _LITTLE = 64
 class Slot:
     """One slot of the runner. Keys and values for `ids` are valid, in order; what lies behind them is not.
 
-    They may go on beyond the sequence, into drafts that were rejected: whoever comes next compares ids anyway.
+    They may go on beyond the sequence, into drafts that were rejected: the next job compares ids anyway.
 
     `owner` is the session that used it last and still lives; `pinned` while a job runs on it.
     """
@@ -110,7 +110,7 @@ class SlotCache:
         return self._pin(target, salt, owner, length)
 
     def release(self, slot: Slot, was_idle: bool = False) -> None:
-        """The job on it has ended; what the slot holds stays for whoever can use it.
+        """The job on it has ended; what the slot holds stays for others to use.
 
         An idle job does not prolong its session's hold on the slot.
         """

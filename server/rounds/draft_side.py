@@ -37,7 +37,7 @@ class Draft:
     planned: int | None = None
     """The length the worker chose, if it did."""
     parts: tuple[tuple[str, int], ...] = ()
-    """The drafters that its tokens come from, if the worker says so, and how many each."""
+    """The drafters that its tokens come from, if the worker reports them, and how many each."""
     prepared: int = 0
     """How many of its tokens the worker had prepared."""
 

@@ -11,7 +11,7 @@ from server.backend import Round
 from server.text.detokenizer import Detokenizer
 
 TokenOrigin = Literal["draft", "target", "bonus", "plain"]
-"""An accepted draft token; the target's own in place of one it rejected, after a draft that it accepted whole, or where
+"""An accepted draft token; the target's own in place of one it rejected, after a draft that it accepted whole, or if
 nothing was drafted."""
 
 _TAILS = 4  # a character has at most four bytes, and so four tokens

@@ -65,7 +65,7 @@ class ChatTemplate:
     """Compiled once, rendered in threads."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Raises ValueError if `source` is no template."""
+        """Raises ValueError if `source` is not a template."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
         )

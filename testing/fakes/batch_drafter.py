@@ -17,7 +17,7 @@ Behaviour = Callable[[DraftBatchRequest], "bytes | None"]
 
 
 def good(batch: DraftBatchRequest) -> bytes:
-    """What a worker that knows the target by heart answers."""
+    """The answer of a worker that always drafts right."""
     items = []
     for item in batch.items:
         ids = item.context.token_ids or [0]

@@ -29,7 +29,7 @@ class VocabularyCheck:
         return None
 
     def _own_fingerprint(self) -> str:
-        """By the file that the draft worker reads too (engines.tokenizer.load_tokenizer), where the model has it."""
+        """From the file that the draft worker also reads (engines.tokenizer.load_tokenizer), if the model has it."""
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
         from transformers.utils import cached_file
 

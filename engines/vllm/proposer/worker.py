@@ -190,10 +190,10 @@ class DraftWorker:
         for url in self._urls:
             try:
                 connection, model, stops = self._look(url)
-            except Exception as failure:  # noqa: BLE001 - one worker of no use, whyever, is no reason to leave the next
-                self._say(url, f"no drafts from {url}: {_first_line(failure)}")
+            except Exception as failure:  # noqa: BLE001 - whatever fails here, the next worker may serve
+                self._log_once(url, f"no drafts from {url}: {_first_line(failure)}")
                 continue
-            self._say(url, f"drafts come from {url} ({model})")
+            self._log_once(url, f"drafts come from {url} ({model})")
             self.stop_token_ids, self._url = stops, url
             self._idle.append(connection)
             return
@@ -214,10 +214,10 @@ class DraftWorker:
     def _failed(self, why: str) -> None:
         if self._breaker.failure():
             url = self._url or ""
-            self._say(url, f"no drafts for a while from {url}, which failed several times in a row: {why}")
+            self._log_once(url, f"no drafts for a while from {url}, which failed several times in a row: {why}")
         self._wake.set()
 
-    def _say(self, url: str, what: str) -> None:
+    def _log_once(self, url: str, what: str) -> None:
         """Log this once, until there is something else to log about this worker."""
         if self._said.get(url) != what:
             self._said[url] = what

@@ -16,7 +16,7 @@ _COMPARED_ROUNDS = 2
 
 
 class CandidateCount:
-    """N: falls by one where acceptance stays under 20% for five rounds, or where the extra candidates win less than
+    """N: falls by one if acceptance stays under 20% for five rounds, or if the extra candidates win less than
     they cost; after a rest, ever longer, one more is tried again."""
 
     def __init__(self, most: int) -> None:

@@ -14,7 +14,7 @@ _FIRST_CREDIT = 12.0
 _MOST_CREDIT = 16.0
 _LEAST_CREDIT = -4.0
 _CREDIT_A_TOKEN = 0.02
-# Tokens of plain decoding between tries: where better acceptance would make speculation pay, and where it would not.
+# Tokens of plain decoding between tries: if better acceptance would make speculation pay, and if it would not.
 _FIRST_INTERVAL = 16
 _LONGEST_INTERVAL = 64
 _LONGEST_HOPELESS_INTERVAL = 512
