@@ -33,6 +33,6 @@ def check_vllm_arguments(arguments: dict[str, Any], dtype: str) -> None:
         if name in _SETTINGS:
             raise ValueError(f"vllm_args: {name} is what the setting {_SETTINGS[name]} is for")
         if name in _RESERVED:
-            raise ValueError(f"vllm_args: {name} is set by Tandem itself")
+            raise ValueError(f"vllm_args: {name} is Tandem's own to set")
     if "dtype" in arguments and dtype != "auto":
         raise ValueError("vllm_args: dtype is given there and as the setting dtype: leave one out")

@@ -59,7 +59,7 @@ class DrainingServer(uvicorn.Server):
             ending.cancel()
 
     async def _until_idle(self) -> None:
-        """Returns once no request runs, or soon after the last ones were ended."""
+        """Until no request runs, or soon after the last were told to end."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self._drain_seconds + _FAREWELL_SECONDS):
                 while (running := set(self.server_state.tasks)) and not self.force_exit:

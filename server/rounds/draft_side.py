@@ -145,7 +145,7 @@ class DraftSide:
         self._verify_seconds = verify_seconds
         self._lookahead_tokens = lookahead_tokens
         if not self._fits(draft_tokens):
-            self._useless = True  # and stays so for the rest of this request
+            self._useless = True  # and will be for the rest of this request
             self._drop()
             return Draft.none()
         try:

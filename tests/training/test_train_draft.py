@@ -86,7 +86,7 @@ def test_the_engine_loads_it_with_the_targets_own_parts(draft: Path, target: Pat
     assert ((logits > UNSAID / 2).sum(dim=-1) == 200).all()
 
 
-def test_int8_steps_match_the_same_weights_in_float32(draft: Path) -> None:
+def test_int8_steps_say_what_the_same_weights_in_float32_say(draft: Path) -> None:
     runner = load_runner(resolve_model(str(draft)), num_slots=2, slot_length=64, device="cpu")
     ids = list(range(20, 44))
     (at_once,) = runner.forward([Row(0, 0, ids)])  # more rows than int8 products take
@@ -109,7 +109,7 @@ def test_it_is_refused_for_another_target(draft: Path, target: Path, tmp_path: P
         load_runner(resolve_model(str(copy)), num_slots=1, slot_length=64, device="cpu")
 
 
-def test_the_greedy_sampler_matches_transformers(target: Path) -> None:
+def test_the_sampler_says_greedily_what_transformers_says(target: Path) -> None:
     model, tokenizer, stops = load_target(resolve_model(str(target)), "cpu")
     prompts = [
         Prompt(tuple(tokenizer(text)["input_ids"]), 0.0, 24) for text in ("Once upon", "def add(a", "A", "The fox")

@@ -78,7 +78,7 @@ def test_properties_are_those_of_the_regex_package(name: str) -> None:
             assert contains(charset, point) == (pattern.match(chr(point)) is not None)
 
 
-def test_a_partition_separates_what_the_sets_separate() -> None:
+def test_a_partition_tells_apart_what_the_sets_do() -> None:
     sets = [((48, 57),), ((53, 70),), complement(((60, 60),))]
     parts = partition(sets)
     for charset in sets:

@@ -1,4 +1,4 @@
-"""Workers that come, go, change, and must not be used; https and the token; what the gateway reports of its model."""
+"""Workers that come, go, change, and must not be used; https and the token; what the gateway says of itself."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from testing.fakes.worker import FakeWorker, self_signed
 from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
 
 
-def test_a_drafter_with_another_vocabulary_is_switched_off_and_the_difference_is_shown(
+def test_a_drafter_with_another_vocabulary_is_switched_off_and_says_what_differs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def main() -> None:
@@ -60,7 +60,7 @@ def test_a_drafter_without_a_vocabulary_of_its_own_fits_any(vocabulary: str | No
     asyncio.run(main())
 
 
-def test_drafters_are_checked_again_when_another_model_replaces_the_targets() -> None:
+def test_targets_replaced_by_another_model_make_the_drafters_be_judged_again() -> None:
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft")
         async with fleet_over([target], [draft]) as fleet:
@@ -154,7 +154,7 @@ def test_what_no_target_can_do_is_refused_by_name(changes: dict[str, Any], param
 
 
 @pytest.mark.parametrize("changes", [{"strategy": "threshold"}, {"num_candidates": 9}])
-def test_plain_decoding_needs_no_capabilities(changes: dict[str, Any]) -> None:
+def test_plain_decoding_needs_none_of_it(changes: dict[str, Any]) -> None:
     async def main() -> None:
         async with fleet_over(mixed_targets()[:1], []) as fleet:
             assert tokens(await collect(fleet, request(enabled=False, **changes))) == expected()
@@ -196,7 +196,7 @@ def test_the_served_model_can_do_what_any_of_the_targets_can() -> None:
     asyncio.run(main())
 
 
-def test_drafters_capabilities_are_listed_under_the_name_that_picks_them() -> None:
+def test_what_drafters_can_do_is_told_by_the_name_that_picks_them() -> None:
     async def main() -> None:
         draft, other = FakeWorker("draft"), FakeWorker("draft")
         other.sends_q, other.max_candidates, other.id = False, 2, "other-model"
@@ -276,7 +276,7 @@ def test_https_with_a_ca_and_a_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("token", "with_ca", "reason"), [("wrong", True, "token"), ("secret", False, "ertificate")])
-def test_a_wrong_token_or_an_unknown_certificate_is_reported(
+def test_a_wrong_token_or_an_unknown_certificate_is_told(
     tmp_path: Path, token: str, with_ca: bool, reason: str
 ) -> None:
     key, certificate = self_signed(tmp_path)
@@ -294,7 +294,7 @@ def test_a_wrong_token_or_an_unknown_certificate_is_reported(
 
 
 @pytest.mark.parametrize(("target", "said", "used"), [("t", None, 5), ("Llama-3.1-8B-Instruct", None, 3), ("t", 7, 7)])
-def test_gamma_is_the_setting_or_else_that_of_the_targets_pair(target: str, said: int | None, used: int) -> None:
+def test_gamma_is_what_was_said_else_the_targets_pairs(target: str, said: int | None, used: int) -> None:
     async def main() -> None:
         worker = FakeWorker("target")
         worker.id = target

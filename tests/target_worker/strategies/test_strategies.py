@@ -206,7 +206,7 @@ def candidate(ids: list[int], probabilities: list[float], drafted: int = 0) -> C
         (Candidate(token_ids=[0], q=[TopK(token_ids=[0], logprobs=[900.0])]), "candidates.0.q.0.logprobs"),
     ],
 )
-def test_an_impossible_q_is_refused_by_name(bad: Candidate, field: str) -> None:
+def test_a_q_that_cannot_be_is_refused_by_name(bad: Candidate, field: str) -> None:
     with pytest.raises(BadRequest) as caught:
         check_candidates("probabilistic", [bad], vocabulary=9)
     assert caught.value.field == field
@@ -269,7 +269,7 @@ def test_decisions_say_why() -> None:
 
 
 def test_decisions_show_what_was_drawn_from_the_residual() -> None:
-    """A token that is certain to be drafted and impossible for the target: its replacement is not the own draw."""
+    """A token that is certain to be drafted and impossible for the target: what comes instead is no own draw."""
     differing = 0
     for seed in range(20):
         target = target_of([[0.0, 0.5, 1.0, -math.inf]] * 2, seed)
