@@ -54,6 +54,7 @@ class DrainingServer(uvicorn.Server):
             if self._begin_drain is not None:
                 self._begin_drain()
                 await self._until_idle()
+                self.config.timeout_graceful_shutdown = _FAREWELL_SECONDS  # what still runs has had its time
             await super().shutdown(sockets)
         finally:
             ending.cancel()
