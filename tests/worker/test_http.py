@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -86,7 +87,9 @@ async def get(port: int, path: str) -> str:
 
 
 @asynccontextmanager
-async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIterator[Served]:
+async def served(
+    runner: FakeRunner | None = None, drain_seconds: float = 2.0, **settings: Any
+) -> AsyncIterator[Served]:
     config = TargetWorkerConfig(slot_hold_ms=0, **settings)
     runner = runner or FakeRunner(config.slots, slot_length=100_000)
     engine = LoopTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, False)
@@ -95,7 +98,7 @@ async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
         listening.bind(("127.0.0.1", 0))
         uvicorn_config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=2)
-        server = DrainingServer(uvicorn_config, 20, lambda: None, app.state.drain)
+        server = DrainingServer(uvicorn_config, drain_seconds, lambda: None, app.state.drain)
         serving = asyncio.create_task(server.serve([listening]))
         await until(lambda: server.started)
         # The loop lives before the app has it: a request in between is told that the worker is not ready yet.
@@ -122,10 +125,10 @@ async def test_a_client_that_leaves_stops_its_stream_and_frees_its_slot() -> Non
 
 @async_test
 async def test_a_worker_that_drains_goes_on_with_what_runs_begins_nothing_and_can_be_watched() -> None:
-    async with served(slots=2) as worker:
+    async with served(slots=2, drain_seconds=60) as worker:
         reader, streaming = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
         await reader.readuntil(b'"round"')
-        worker.server.should_exit = True
+        worker.server.handle_exit(signal.SIGTERM, None)
         while "shutting down" not in (ready := await get(worker.port, "/ready")):
             await pause()
         assert ready.startswith("HTTP/1.1 503")
@@ -138,6 +141,19 @@ async def test_a_worker_that_drains_goes_on_with_what_runs_begins_nothing_and_ca
         for _ in range(3):  # what runs goes on
             await reader.readuntil(b'"round"')
         streaming.close()
+
+
+@async_test
+async def test_a_second_signal_ends_a_drain_at_once() -> None:
+    async with served(slots=1, drain_seconds=60) as worker:
+        reader, _ = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
+        await reader.readuntil(b'"round"')
+        worker.server.handle_exit(signal.SIGTERM, None)
+        while "shutting down" not in await get(worker.port, "/ready"):
+            await pause()
+        worker.server.handle_exit(signal.SIGTERM, None)
+        while await reader.read(2**16):
+            pass
 
 
 @async_test
