@@ -128,7 +128,7 @@ async def test_a_worker_that_drains_goes_on_with_what_runs_begins_nothing_and_ca
     async with served(slots=2, drain_seconds=60) as worker:
         reader, streaming = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
         await reader.readuntil(b'"round"')
-        worker.server.handle_exit(signal.SIGTERM, None)
+        worker.server.should_exit = True
         while "shutting down" not in (ready := await get(worker.port, "/ready")):
             await pause()
         assert ready.startswith("HTTP/1.1 503")
@@ -148,7 +148,7 @@ async def test_a_second_signal_ends_a_drain_at_once() -> None:
     async with served(slots=1, drain_seconds=60) as worker:
         reader, _ = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
         await reader.readuntil(b'"round"')
-        worker.server.handle_exit(signal.SIGTERM, None)
+        worker.server.should_exit = True
         while "shutting down" not in await get(worker.port, "/ready"):
             await pause()
         worker.server.handle_exit(signal.SIGTERM, None)
