@@ -66,6 +66,16 @@ def _processor() -> str:
     return next(names, platform.machine())
 
 
+def make_folder(path: Path) -> None:
+    """Before an hour is measured in vain. Raises BenchError."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        (path / ".tmp").touch()
+        (path / ".tmp").unlink()
+    except OSError as error:
+        raise BenchError(f"--out: {path}: cannot be written to: {error.strerror}") from None
+
+
 def write(path: Path, results: Results, rows: Sequence[Row]) -> None:
     """In one step, so that no reader ever sees half a file. Raises BenchError."""
     document = {
