@@ -115,19 +115,19 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 def _traffic(rig: Rig) -> None:
     messages = {"messages": [{"role": "user", "content": "x"}]}
+    before = rig.counted()
     for kind, (path, body) in KINDS.items():
-        before = rig.counted()
         told = ask(rig.gateway.url, rig.client.model, path, body)
         eventually(lambda: rig.client.metrics()["tandem_num_requests_running"] == 0, "it has ended")
         after = rig.counted()
         rig.answers.append(told)
         rig.by_kind[kind] = told, {what: after[what] - before[what] for what in COUNTERS}
+        before = after
     # A client's error.
     url = f"{rig.gateway.url}{CHAT}"
     fields = {"model": rig.client.model, **messages, "temperature": 9}
     assert httpx.post(url, json=fields, trust_env=False).status_code == 400
     # One that leaves in mid-stream.
-    before = rig.counted()
     fields |= {"temperature": 0.2, "max_tokens": 400, "stream": True, "speculative": {"enabled": False}, "seed": 3}
     with httpx.stream("POST", url, json=fields, trust_env=False) as stream:
         next(stream.iter_lines())
