@@ -160,7 +160,7 @@ async def _measure(job: _Job, url: str, key: str | None) -> None:
         run = job.run = Run(servers, models, options.max_tokens, options.ignore_eos)
         shortest = min(prompts, key=lambda prompt: sum(map(len, [*prompt.turns, *map(str, prompt.history)])))
         measured = await run.warm_up(variants(sweep, [*options.also, *models]), shortest)
-        results.make_folder(options.out)
+        results.try_folder(options.out)
         for name, words in run.left_out.items():
             console.print(f"left out: {name}: {words}", markup=False, soft_wrap=True)
         wanted = [

@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -66,12 +67,15 @@ def _processor() -> str:
     return next(names, platform.machine())
 
 
-def make_folder(path: Path) -> None:
-    """Before an hour is measured in vain. Raises BenchError."""
+def try_folder(path: Path) -> None:
+    """Whether results can be written there, before an hour is measured in vain; leaves nothing. Raises BenchError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / ".tmp").touch()
-        (path / ".tmp").unlink()
+        with tempfile.NamedTemporaryFile(dir=path):
+            pass
+        for folder in missing:
+            folder.rmdir()
     except OSError as error:
         raise BenchError(f"--out: {path}: cannot be written to: {error.strerror}") from None
 
