@@ -15,12 +15,13 @@ GAMMA = 4
 _HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Tell me a story."}]}
 _STREAM: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "chat": (CHAT, _HELLO),
+    "chat": (CHAT, {**_HELLO, "cache_salt": "asked twice"}),
     "plain": (CHAT, {**_HELLO, "speculative": {"enabled": False}}),
     "streamed": (CHAT, {**_HELLO, **_STREAM}),
     "three choices": (CHAT, {**_HELLO, "n": 3}),
     "three choices, streamed": (CHAT, {**_HELLO, **_STREAM, "n": 3}),
-    "a stop string": (CHAT, {**_HELLO, "stop": ["a", "e", "i", "o"]}),
+    # Remembered from "chat", so that whole drafts are accepted and the stop string ends the text within one.
+    "a stop string": (CHAT, {**_HELLO, "cache_salt": "asked twice", "stop": "STOP"}),
     "a grammar": (CHAT, {**_HELLO, "response_format": {"type": "json_object"}}),
     "log-probabilities": (CHAT, {**_HELLO, "logprobs": True, "top_logprobs": 2}),
     "a chat of several turns": (
@@ -53,6 +54,12 @@ class Told:
     drafted: int
     endings: list[str]
     speculation: Mapping[str, Any] = field(default_factory=dict)
+    text: str = ""
+
+    def stop_string(self) -> str:
+        """Two characters that come about the middle of the text, and not before."""
+        pairs = [self.text[at : at + 2] for at in range(len(self.text) // 2, len(self.text) - 1)]
+        return next(pair for pair in pairs if "\ufffd" not in pair and self.text.count(pair) == 1)
 
 
 def ask(url: str, model: str, path: str, body: Mapping[str, Any]) -> Told:
@@ -83,6 +90,7 @@ def ask(url: str, model: str, path: str, body: Mapping[str, Any]) -> Told:
         accepted + rejected,
         endings,
         parts[-1].get("metrics", {}).get("speculative_decoding") or {},
+        parts[0]["choices"][0].get("message", {}).get("content") or "",
     )
 
 
