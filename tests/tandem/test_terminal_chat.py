@@ -228,7 +228,7 @@ def test_in_a_terminal_drafts_are_coloured_and_ctrl_c_stops_an_answer_alone(stac
         shown = chat.until("seed -?[0-9]+: /set seed")
         assert "\x1b[32m" in shown  # accepted
         assert "\x1b[4;36m" in shown  # bonus
-        assert re.search(r"acceptance \d+% \([1-9]\d* of \d+\)", shown)  # copies of the prompt may be rejected
+        assert re.search(r"acceptance \d+% \([1-9]\d* of \d+\)", shown)  # copies may be rejected
         chat.type("/set max_tokens 400\r/reset\r")
         chat.until("a new conversation")
         chat.type("A long one\r")
