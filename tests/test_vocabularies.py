@@ -191,3 +191,15 @@ def test_a_chat_is_drafted_after_either_prompt(stack: Stack, drafter: str) -> No
     more = {prompt: judged(stack, prompt) - count for prompt, count in before.items()}
     used = {"prompt_target": {"target"}, "prompt_own": {"own"}, "prompt_auto": {"target", "own"}}[drafter]
     assert {prompt for prompt, count in more.items() if count} == used, more
+
+
+def test_each_prompt_is_really_what_the_drafter_reads(stack: Stack) -> None:
+    """The drafter is the target's own model: after the target's prompt it says what the target does, after the other
+    one what it likes."""
+    accepted = dict.fromkeys(("prompt_target", "prompt_own"), 0)
+    for drafter in accepted:
+        for text in ("Hi", "Once upon a time", "What is the capital of France?", "def add(a, b):"):
+            messages = [{"role": "user", "content": text}]
+            answer = stack.chat(messages=messages, temperature=0, max_tokens=24, speculative=drafted_by(drafter)).json()
+            accepted[drafter] += counts(answer)[1]
+    assert accepted["prompt_target"] > 2 * accepted["prompt_own"], accepted

@@ -199,3 +199,16 @@ def test_a_character_that_the_targets_tokenizer_takes_for_another_ends_the_draft
     said = "the friends"
     found = reading.tokens_of(f"{said}\u2581and".encode())
     assert speech("llama", "english").spell(found) == said.encode()
+
+
+def test_a_context_that_goes_on_otherwise_is_read_as_if_it_always_had() -> None:
+    """Cut back to anywhere, the end of a piece among others: what follows may belong to its last word."""
+    theirs, ours = speech("qwen", "code"), speech("llama", "english")
+    ids = [theirs.ids_by_bytes[bytes([byte])] for byte in SAMPLE[:400].encode()]
+    more = theirs.encode("s and others")
+    for kept in range(1, len(ids)):
+        reading, fresh = TextReading(theirs, ours), TextReading(theirs, ours)
+        reading.update(ids, 0, 0)
+        reading.update([*ids[:kept], *more], kept, 0)
+        fresh.update([*ids[:kept], *more], 0, 0)
+        assert reading.read() == fresh.read(), kept
