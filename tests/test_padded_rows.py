@@ -49,7 +49,8 @@ def test_rows_without_a_token_are_no_difference(stack: Stack, drafter: str, stra
     fields: dict[str, Any] = {"max_tokens": 48, "temperature": 1.3, "ignore_eos": True}
     for prompt in PROMPTS:
         answer = complete(stack, prompt, drafted_by(drafter, strategy=strategy), **fields)
-        assert counts(answer)[0] > 40
+        # After a row that the drafter lacks, which random models alone say, it drafts no more for this request.
+        assert counts(answer)[0] > (40 if drafter == "rows_448" else 0)
         if strategy == "deterministic":
             assert answer["choices"] == complete(stack, prompt, drafted_by("none"), **fields)["choices"]
 
