@@ -124,6 +124,7 @@ def load_peers(
     except ImportError:
         raise BenchError("transformers is not installed: pip install 'tandem[worker]'") from None
     from engines.errors import ModelError
+    from engines.model_building import build_model
     from engines.models import resolve_model
 
     logging.disable_progress_bar()  # there is one already
@@ -135,7 +136,7 @@ def load_peers(
     def loaded(name: str) -> tuple[Any, Any]:
         try:
             folder = resolve_model(name).folder
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=numbers).to(where).eval()
+            model = build_model(AutoModelForCausalLM.from_pretrained, folder, dtype=numbers).to(where).eval()
             return model, AutoTokenizer.from_pretrained(folder)
         except (ModelError, OSError, ValueError, KeyError, RuntimeError) as error:
             raise BenchError(f"transformers can't load {name}: {str(error).strip()[:300]}") from None

@@ -243,3 +243,14 @@ Start = Callable[..., Running]
 def prompt_of(running: Running) -> str:
     """The prompt of the request that came last, as text."""
     return TOKENIZER.decode(running.backend.requests[-1].prompt, skip_special_tokens=False)
+
+
+def error(response: httpx.Response, status: int = 400) -> dict[str, Any]:
+    """The error of an answer that must be one, of OpenAI's shape."""
+    assert response.status_code == status, response.text
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    found: dict[str, Any] = body["error"]
+    return found

@@ -164,7 +164,7 @@ def test_a_client_that_never_reads_is_given_up(start: Start) -> None:
     assert running.get("/health").status_code == 200
 
 
-def test_a_body_that_never_comes(start: Start) -> None:
+def test_a_body_that_never_arrives(start: Start) -> None:
     running = start(body_timeout_seconds=0.2)
     with socket.create_connection(_address(running)) as connection:
         head, _, _ = _request(running, False).partition(b"\r\n\r\n")
@@ -173,7 +173,7 @@ def test_a_body_that_never_comes(start: Start) -> None:
         assert b" 408 " in connection.recv(1000)
 
 
-def test_a_request_may_not_take_for_ever(start: Start) -> None:
+def test_a_request_may_not_take_forever(start: Start) -> None:
     running = start(ScriptedBackend(script=silent), request_timeout_seconds=0.2)
     response = running.chat()
     assert (response.status_code, response.json()["error"]["code"]) == (504, "request_timeout")
