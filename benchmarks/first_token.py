@@ -11,6 +11,7 @@ import argparse
 import time
 from statistics import median, quantiles
 
+from engines.model_building import build_model
 from testing.models import bundled
 
 
@@ -25,7 +26,7 @@ def main() -> None:
     from tandem import Tandem
 
     folder = bundled()
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    model = build_model(AutoModelForCausalLM.from_pretrained, folder, dtype=torch.float32).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     with Tandem(model, tokenizer=tokenizer, draft=None, device="cpu") as t:
         for words in options.words:

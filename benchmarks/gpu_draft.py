@@ -23,6 +23,7 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 
 from draft_worker.runtime.draft import draft_job
 from engines.drawing import Limits
+from engines.model_building import build_model
 from engines.runtime.loop import EngineLoop
 from engines.runtime.runner import ChainRow
 from engines.runtime.slots import SlotCache
@@ -59,7 +60,7 @@ def make_model(layers: int, vocabulary: int, dtype: torch.dtype) -> Any:
     )  # fmt: skip
     torch.manual_seed(0)
     with DEVICE:
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = build_model(AutoModelForCausalLM.from_config, config, dtype=dtype)
     # Logits of a standard deviation of 4.5, as a trained model's: at 1.5 a top_p of 0.9 keeps tens of thousands of
     # tokens, more than a chain ranks.
     model.model.norm.weight.data.mul_(3.0)

@@ -10,6 +10,8 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
 
+from engines.model_building import build_model
+
 _SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>")
 
 
@@ -62,7 +64,7 @@ def random_model(folder: Path, shape: Shape, dtype: torch.dtype) -> Path:
     """A whole model with random weights, made on the CPU: a GPU's memory is for what is measured."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(shape.config(), dtype=dtype).save_pretrained(folder)
+    build_model(AutoModelForCausalLM.from_config, shape.config(), dtype=dtype).save_pretrained(folder)
     _tokenizer(shape.vocabulary).save_pretrained(folder)
     return folder
 

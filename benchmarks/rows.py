@@ -19,6 +19,7 @@ import torch
 import transformers
 
 from benchmarks import report
+from engines.model_building import build_model
 from engines.runtime.rows import Row
 from engines.torch.linear import pack_linear_layers
 from engines.torch.runner import Runner
@@ -36,7 +37,9 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
-    model = transformers.AutoModelForCausalLM.from_pretrained(options.model or bundled(), dtype=torch.float32)
+    model = build_model(
+        transformers.AutoModelForCausalLM.from_pretrained, options.model or bundled(), dtype=torch.float32
+    )
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
     runners = {"torch's own": Runner(copy.deepcopy(model), 1, 512), "packed": Runner(model, 1, 512)}
     packed = runners["packed"]

@@ -1,11 +1,14 @@
 """Tool calls with long arguments: tokens/s as drafted by default, against plain decoding.
 
     python -m benchmarks.tool_calls [--target MODEL] [--draft MODEL] [--repeats 3] [--cases …] [--choices …]
+        [--formats …]
 
 Each case is a turn in an agent's conversation, after a call of another kind: the prompt is held, as it mostly is there.
 It is asked plainly and with drafts in turn, each repetition under a salt of its own, so that nothing is remembered of
-an answer before. Medians of the ratios are shown, by case and `tool_choice`; the texts must be the same. Aim: 1.5 times
-over all cases together. `accepted` counts tokens by drafter, in the last repetition.
+an answer before. Medians of the ratios are shown, by form, case and `tool_choice`; the texts must be the same. Aim: 1.5
+times over all cases together in which something is called. `accepted` counts tokens by drafter, in the last repetition.
+With `auto` the question asks for the call's JSON, or a small model calls nothing. `--formats` names how calls are
+written (the setting `tool_call_parser`); a format that is not the model's own is told it in words.
 """
 
 from __future__ import annotations
@@ -20,11 +23,14 @@ import httpx
 
 from basics.names import LOOKUP
 from benchmarks import report
+from server.reading.tools.formats import FORMATS
 from testing.models import BUNDLED, bundled
 from testing.processes import Stack
 
 Body = dict[str, Any]
 CHOICES = ("required", "named", "auto")
+_TO_READ = 4
+"""Requests until a draft model, which nothing waits for long, has surely read the prompt."""
 
 _FILE = '''import csv
 from pathlib import Path
@@ -149,6 +155,8 @@ _BEFORE: list[Body] = [
 
 def body(model: str, case: str, choice: str, tokens: int) -> Body:
     name, question = CASES[case]
+    if choice == "auto":
+        question = f"Write the JSON that calls {name}. {question}"
     asked: Any = {"type": "function", "function": {"name": name}} if choice == "named" else choice
     return {
         "model": model,
@@ -179,12 +187,13 @@ def said(answer: Body) -> Any:
 
 
 def measure(client: httpx.Client, request: Body, repeats: int) -> Body:
-    """Plain and drafted in turn; the prompt has been read before either, as an agent's mostly has."""
+    """Plain and drafted in turn; both workers have read the prompt before either, as an agent's they mostly have."""
     ratios, speeds, same = [], [], True
     counts: Body = {}
     for repeat in range(repeats):
         salted = {**request, "cache_salt": uuid.uuid4().hex}
-        ask(client, {**salted, "max_tokens": 1, "speculative": {"enabled": False}})
+        for _ in range(_TO_READ):
+            ask(client, {**salted, "max_tokens": 3, "speculative": {"draft_tokens": 1, "adaptive_speculation": False}})
         ways = {"plain": {"speculative": {"enabled": False}}, "drafted": {}}
         found = {name: ask(client, {**salted, **ways[name]}) for name in sorted(ways, reverse=bool(repeat % 2))}
         (plain, plain_seconds), (drafted, seconds) = found["plain"], found["drafted"]
@@ -212,6 +221,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=400)
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--choices", nargs="+", choices=CHOICES, default=list(CHOICES))
+    parser.add_argument("--formats", nargs="+", choices=["auto", *FORMATS], default=["auto"])
     parser.add_argument("--verbose", action="store_true", help="print what was said, too")
     options = parser.parse_args()
     model = str(bundled()) if options.target == BUNDLED else options.target
@@ -219,21 +229,27 @@ def main() -> None:
     with Stack() as stack:
         target = stack.target(model)
         draft = stack.draft(options.draft, grammar_model=model)
-        gateway = stack.gateway([target.url], [draft.url])
+        gateways = [
+            stack.gateway([target.url], [draft.url], name=f"gateway-{form}", tool_call_parser=form)
+            for form in options.formats
+        ]
         stack.wait_ready()
-        with httpx.Client(base_url=gateway.url, timeout=900, trust_env=False) as client:
-            name = client.get("/v1/models").json()["data"][0]["id"]
-            for _ in range(3):  # the draft worker reads the vocabulary with the first grammar
-                ask(client, body(name, "form", "named", 24))
-            for case in options.cases:
-                for choice in options.choices:
-                    request = body(name, case, choice, options.tokens)
-                    rows.append({"case": case, "tool_choice": choice, **measure(client, request, options.repeats)})
-                    print(rows[-1], flush=True)
-                    if options.verbose:
-                        print(said(ask(client, request)[0]))
-    whole = report.median([row["ratio"] for row in rows])
-    report.show(f"Tool calls, tokens/s over plain decoding's; median {whole:.2f}", rows)
+        for gateway in gateways:
+            with httpx.Client(base_url=gateway.url, timeout=900, trust_env=False) as client:
+                card = client.get("/v1/models").json()["data"][0]
+                for _ in range(3):  # the draft worker reads the vocabulary with the first grammar
+                    ask(client, body(card["id"], "form", "named", 24))
+                for case in options.cases:
+                    for choice in options.choices:
+                        request = body(card["id"], case, choice, options.tokens)
+                        found = measure(client, request, options.repeats)
+                        rows.append({"form": card["tool_call_format"], "case": case, "tool_choice": choice, **found})
+                        print(rows[-1], flush=True)
+                        if options.verbose:
+                            print(said(ask(client, request)[0]))
+    called = [row["ratio"] for row in rows if row["calls"]]
+    whole = report.median(called) if called else None
+    report.show(f"Tool calls, tokens/s over plain decoding's; median of what called something: {whole}", rows)
     print(report.write("tool_calls", {"rows": rows, "median": whole, "options": vars(options)}))
 
 

@@ -19,6 +19,8 @@ from transformers import (
     Qwen3Config,
 )
 
+from engines.model_building import build_model
+
 Architecture = Literal["llama", "qwen2", "qwen3", "opt", "gpt_neox"]
 
 CHAT_TEMPLATE = (
@@ -70,7 +72,7 @@ def make_toy_model(folder: Path, *, vocabulary: int = 8, layers: int = 1, seed: 
 def truncate_model(source: Path, folder: Path, layers: int) -> Path:
     """Write a model of the first ceil(layers / 2) and last floor(layers / 2) layers of `source`: a draft that agrees
     with it more often than chance. Tokenizer included; returns `folder`."""
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model = build_model(AutoModelForCausalLM.from_pretrained, source, dtype=torch.float32)
     stack = next(module for name, module in model.named_modules() if name.endswith("layers"))
     first = math.ceil(layers / 2)
     kept = [*range(first), *range(len(stack) - (layers - first), len(stack))]
@@ -136,7 +138,7 @@ def _config(
 
 
 def _save(folder: Path, config: PreTrainedConfig, seed: int, spread: float) -> None:
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = build_model(AutoModelForCausalLM.from_config, config, dtype=torch.float32).eval()
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):

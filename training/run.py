@@ -13,7 +13,7 @@ import transformers
 from torch import Tensor
 
 from engines.errors import ModelError
-from engines.model_building import MODEL_BUILDING
+from engines.model_building import build_model
 from engines.models import ModelFiles, resolve_model
 from engines.tokenizer import stop_token_ids
 from engines.torch.loader import pick_device
@@ -110,10 +110,14 @@ def load_target(files: ModelFiles, device: str) -> tuple[Any, Any, list[int]]:
     place = pick_device(device)
     kind = torch.bfloat16 if place.type == "cuda" else torch.float32
     try:
-        with MODEL_BUILDING:
-            target = transformers.AutoModelForCausalLM.from_pretrained(
-                files.folder, dtype=kind, device_map={"": place}, trust_remote_code=False, attn_implementation="sdpa"
-            )
+        target = build_model(
+            transformers.AutoModelForCausalLM.from_pretrained,
+            files.folder,
+            dtype=kind,
+            device_map={"": place},
+            trust_remote_code=False,
+            attn_implementation="sdpa",
+        )
         tokenizer = transformers.AutoTokenizer.from_pretrained(files.folder, trust_remote_code=False)
     except (OSError, ValueError, ImportError, RuntimeError) as error:
         raise ModelError(f"{files.id}: could not be loaded: {error}") from error

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from engines.model_building import MODEL_BUILDING
+from engines.model_building import build_model
 from training.errors import TrainingError
 
 _LAYER = re.compile(r"^(?P<before>(?:.*\.)?(?:layers|h|blocks)\.)(?P<index>\d+)\.(?P<rest>.+)$")
@@ -67,8 +67,8 @@ def make_student(target: Any, layers: Sequence[int], kept: Tensor | None) -> Any
     from transformers import AutoModelForCausalLM
 
     config = student_config(target.config, layers)
-    with MODEL_BUILDING, torch.device(target.device):
-        student = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+    with torch.device(target.device):
+        student = build_model(AutoModelForCausalLM.from_config, config, dtype=torch.float32, attn_implementation="sdpa")
     head = target.get_output_embeddings()
     student.set_input_embeddings(target.get_input_embeddings())
     rows = head.weight if kept is None else head.weight[kept]

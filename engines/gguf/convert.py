@@ -16,7 +16,7 @@ from engines.gguf.config import configuration
 from engines.gguf.reader import GgufModel, parts_of, read_gguf
 from engines.gguf.tensors import state_dict
 from engines.gguf.tokenizer import build_tokenizer, special_ids, stop_ids
-from engines.model_building import MODEL_BUILDING
+from engines.model_building import build_model
 
 CONVERSION = 3
 """Which way of converting made a folder: one that was made another way is not used. The first dropped what it did not
@@ -49,11 +49,10 @@ def convert_gguf(file: Path, target: Path) -> None:
         raise ModelError(f"{file.name}: {error}") from error
     config.bos_token_id, config.eos_token_id = named.get("bos_token"), named.get("eos_token")
     config.dtype = torch.float32
-    with MODEL_BUILDING, torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    with MODEL_BUILDING:
-        model.load_state_dict(weights, strict=False, assign=True)
-        model.tie_weights()
+    with torch.device("meta"):
+        model = build_model(AutoModelForCausalLM.from_config, config, dtype=torch.float32)
+    build_model(model.load_state_dict, weights, strict=False, assign=True)
+    build_model(model.tie_weights)
     left = [name for name, tensor in model.state_dict().items() if tensor.device.type == "meta"]
     if left:
         raise ModelError(f"{file.name}: {left[0]} was not filled")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engines.errors import ModelError
 from engines.gguf.reader import GgufModel
-from engines.model_building import MODEL_BUILDING
+from engines.model_building import build_model
 
 _EXPERTS = re.compile(r"model\.layers\.(\d+)\.mlp\.experts\.(gate_up_proj|down_proj)")
 _TURNED = re.compile(r"blk\.\d+\.attn_(?P<which>[qk])\.(weight|bias)")
@@ -57,8 +57,8 @@ def state_dict(model: GgufModel, arch: str, config: Any) -> dict[str, Tensor]:
 def _expected(config: Any) -> Mapping[str, tuple[int, ...]]:
     from transformers import AutoModelForCausalLM
 
-    with MODEL_BUILDING, torch.device("meta"):
-        described = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    with torch.device("meta"):
+        described = build_model(AutoModelForCausalLM.from_config, config, dtype=torch.float32)
     tied = described.all_tied_weights_keys
     return {name: tuple(tensor.shape) for name, tensor in described.state_dict().items() if name not in tied}
 

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from engines.errors import ModelError
-from engines.model_building import MODEL_BUILDING
+from engines.model_building import build_model
 from engines.models import ModelFiles, weight_files
 from engines.own_parts import KEPT, SCALE, WEIGHTS, own_parts
 from engines.torch.int8_linear import Int8Linear, has_int8
@@ -67,8 +67,8 @@ def _assembled(
 ) -> Any:
     description = own_parts(files.folder)
     config = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
-    with MODEL_BUILDING, torch.device("cpu"):
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=dtype)
+    with torch.device("cpu"):
+        model = build_model(transformers.AutoModelForCausalLM.from_config, config, dtype=dtype)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     embedding_name, head_name = names[id(embedding.weight)], names[id(head.weight)]

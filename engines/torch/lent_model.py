@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from engines.errors import ModelError
-from engines.model_building import MODEL_BUILDING
+from engines.model_building import build_model
 
 _SAMPLE = 1024
 
@@ -25,8 +25,8 @@ def shares_with(given: Any, dtype: torch.dtype, device: torch.device) -> Any:
         raise ModelError(f"its tensors are {given.dtype} on {given.device}, where {dtype} on {device} is asked for")
     if getattr(given, "hf_quantizer", None) is not None:
         raise ModelError("its weights are quantised")
-    with MODEL_BUILDING, torch.device("meta"):
-        model = type(given)(copy.deepcopy(given.config))
+    with torch.device("meta"):
+        model = build_model(type(given), copy.deepcopy(given.config))
     modules = dict(given.named_modules())
     for name, module in model.named_modules():
         theirs = modules.get(name)

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
 from engines.lent import lent
-from engines.model_building import MODEL_BUILDING
+from engines.model_building import build_model
 from engines.models import ModelFiles, weight_files
 from engines.runtime.rows import Row
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
@@ -150,8 +150,9 @@ def _load(files: ModelFiles, config: Any, dtype: torch.dtype, device: torch.devi
     transformers.utils.logging.disable_progress_bar()
     options = dequantised(config)
     try:
-        with MODEL_BUILDING, UnfitTensors():
-            model, report = loading_class(config).from_pretrained(
+        with UnfitTensors():
+            model, report = build_model(
+                loading_class(config).from_pretrained,
                 files.folder,
                 dtype=dtype,
                 device_map={"": device},

@@ -14,7 +14,6 @@ from transformers import DynamicCache
 
 from basics.machine import free_host_bytes, gib
 from engines.errors import ModelError
-from engines.model_building import MODEL_BUILDING
 from engines.models import weight_files
 from engines.torch.kv_cache import CacheShape, LayerShape
 from engines.torch.quantization import DEQUANTISING_BYTES, numbers_in_one
@@ -97,7 +96,7 @@ def state_bytes(config: Any, dtype: torch.dtype) -> int:
     if not recurrent_layers(config):
         return 0
     try:
-        with MODEL_BUILDING, torch.device("meta"), torch.no_grad():
+        with torch.device("meta"), torch.no_grad():
             # Experts' products on this device are for bfloat16 alone.
             model = new_model(config, dtype=torch.bfloat16, attn_implementation="eager").eval()
             cache = DynamicCache(config=config)

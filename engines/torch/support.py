@@ -26,6 +26,10 @@ _ROPE_KEYS = {
 _UNSERVED = {
     "diffllama": "has two attentions in every layer",
     "jetmoe": "routes every token to attention heads of its own",
+    **dict.fromkeys(
+        ["camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"],
+        "counts positions from beyond the id of its padding token",
+    ),
 }
 # Models with recurrent layers whose code was tried: the rest of them is refused.
 _RECURRENT = {
@@ -73,7 +77,8 @@ def _check_class(config: Any, kind: str) -> None:
         )
     if found is None:
         raise ModelError(
-            f"{config.model_type} is not a causal language model that transformers knows; {instead(kind)} if vLLM does"
+            f"{config.model_type} is not a causal language model that transformers knows; "
+            f"if vLLM knows it, {instead(kind)}"
         )
     if not getattr(found, "_supports_attention_backend", False) and kind not in _RECURRENT:
         raise ModelError(

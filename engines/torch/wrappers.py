@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch import nn
 
-from engines.model_building import MODEL_BUILDING
+from engines.model_building import build_model
 
 SERVED = frozenset({
     "aya_vision", "cohere2_vision", "exaone4_5", "glm46v", "glm4v", "glm4v_moe", "idefics2", "idefics3", "internvl",
@@ -54,8 +54,7 @@ def new_model(config: Any, **options: Any) -> Any:
     `from_config`."""
     found = loading_class(config)
     make = found.from_config if found is transformers.AutoModelForCausalLM else found._from_config
-    with MODEL_BUILDING:
-        return make(copy.deepcopy(config), **options)
+    return build_model(make, copy.deepcopy(config), **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +75,7 @@ def left_out(config: Any) -> LeftOut:
     found = loading_class(config)
     if found is transformers.AutoModelForCausalLM:
         return LeftOut((), tuple(model_class(config)._keys_to_ignore_on_load_unexpected or ()))
-    with MODEL_BUILDING, torch.device("meta"):
+    with torch.device("meta"):
         model = new_model(config)
     return LeftOut(tuple(model.left_out), tuple(model._keys_to_ignore_on_load_unexpected))
 

@@ -53,7 +53,7 @@ class AnswerReader:
                 self._parser = ToolParser(calls, reading.use.schemas)
             elif thought is not None and thought.hidden:
                 self._parser = ToolParser(CallFormat("none", "", "", hidden=thought.hidden), {})
-        self._parallel = reading.use.parallel
+        self._reading = reading
 
     @property
     def called(self) -> bool:
@@ -73,7 +73,20 @@ class AnswerReader:
         """What was held back; the text is over. `cut`: by a limit, not by the model."""
         events = self._read(self._splitter.finish()) if self._splitter is not None else []
         if self._parser is not None:
-            events += self._permitted(self._parser.finish(cut=cut))
+            last = self._permitted(self._parser.finish(cut=cut))
+            must_call = self._reading.calls is not None and self._reading.use.mode == "required"
+            events += self._half_a_call(last) if cut and must_call and not self.called else last
+        return events
+
+    def _half_a_call(self, held: Sequence[Event]) -> list[Event]:
+        """What must be a call, and was cut before its name, is no content: it is one if but one function could follow.
+
+        `held`: what was read of it.
+        """
+        events: list[Event] = [event for event in held if not isinstance(event, Content)]
+        names, form = self._reading.use.names, self._reading.calls
+        if len(events) < len(held) and len(names) == 1 and form is not None:
+            events.append(CallStart(0, new_call_id(form), *names))
         return events
 
     def _read(self, split: Split) -> list[Event]:
@@ -86,6 +99,6 @@ class AnswerReader:
 
     def _permitted(self, events: Sequence[Event]) -> list[Event]:
         """Without parallel calls a model that makes several is held to its first, as vLLM does."""
-        if self._parallel:
+        if self._reading.use.parallel:
             return list(events)
         return [event for event in events if not isinstance(event, CallStart | CallArguments) or event.index == 0]

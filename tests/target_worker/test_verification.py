@@ -16,7 +16,6 @@ from engines.drawing import Limits, RequestSampling
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from protocol.messages import VerifyRequest
-from target_worker.strategies.verdicts import keep_longest
 from target_worker.verification import Verification
 from testing.fakes.runner import VOCABULARY, hash_logits
 from testing.wire import request
@@ -90,11 +89,3 @@ def test_the_response_says_what_was_kept() -> None:
     one = verification([[5, 6], [likely([], 1)]], sampling={"temperature": 0.0})
     verdict = one.judge_emitted(dict(enumerate(own_tokens(one, top=False)[1])))
     assert (verdict.candidate, verdict.num_accepted, len(verdict.token_ids)) == (1, 1, 2)
-
-
-def test_the_longest_prefix_is_kept() -> None:
-    chains = [[1, 2], [1, 3], [4, 5]]
-    assert keep_longest(chains, [1, 2, 1]) == 1
-    assert keep_longest(chains, [1, 1, 0]) == 0, "equal prefixes: the lowest index"
-    assert keep_longest(chains, [0, 2, 2], lambda chain, length: float(chain)) == 2, "the likelier one"
-    assert keep_longest(chains, [1, 1, 1], lambda chain, length: float(chain == 2)) == 2

@@ -221,7 +221,7 @@ def kinds(schema: Any, document: Any, depth: int = 8) -> set[str]:
     if "const" in schema:
         return {_KINDS.get(type(schema["const"]), "null")}
     if isinstance(schema.get("$ref"), str):
-        return kinds(_pointed_at(schema["$ref"], document), document, depth - 1)
+        return kinds(pointed_at(schema["$ref"], document), document, depth - 1)
     for keyword in ("anyOf", "oneOf", "allOf"):
         branches = schema.get(keyword)
         if isinstance(branches, list) and branches:
@@ -232,7 +232,7 @@ def kinds(schema: Any, document: Any, depth: int = 8) -> set[str]:
     return set()
 
 
-def _pointed_at(reference: str, document: Any) -> Any:
+def pointed_at(reference: str, document: Any) -> Any:
     """What a reference within the document (#/$defs/…) leads to; None if it leads nowhere."""
     steps = reference.removeprefix("#").split("/")[1:]
     for step in steps:

@@ -60,9 +60,9 @@ def resolve(
 ) -> ToolUse:
     """From the request's fields, as JSON, to what they mean. Raises ToolError.
 
-    A named function is `required` with one function, and one call, as OpenAI has it. `any` is `required`. `none` keeps
-    the tools in the prompt (the template may say otherwise) and reads no calls. `parallel_tool_calls` says nothing
-    without tools: some clients always send it.
+    A named function is `required` with one function, and one call, as OpenAI has it. `any` is `required`. With `none`
+    no calls are read, and the prompt shows no tools. `parallel_tool_calls` says nothing without tools: some clients
+    always send it.
     """
     mode, names, path = _chosen(tool_choice)
     if not tools:

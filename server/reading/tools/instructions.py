@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from server.reading.tools.argument_readers import pointed_at
 from server.reading.tools.formats import CallFormat
 from server.text import exact_json
 
@@ -25,7 +26,9 @@ def instructions(form: CallFormat, tools: Sequence[Mapping[str, Any]]) -> str:
         _json({key: function[key] for key in ("name", "description", "parameters") if key in function})
         for function in functions
     )
-    example = written_call(form, functions[0]["name"], _example(functions[0].get("parameters") or {}))
+    parameters = functions[0].get("parameters") or {}
+    arguments = _example_value({**parameters, "type": "object"}, parameters, depth=5)
+    example = written_call(form, functions[0]["name"], arguments if isinstance(arguments, dict) else {})
     return (
         f"You can call these functions:\n{shown}\n\n"
         "To call one, answer with its name and its arguments as JSON and nothing else, like this:\n"
@@ -110,27 +113,37 @@ def _joined(parts: Iterable[str]) -> str:
     return "\n\n".join(part for part in parts if part)
 
 
-def _example(parameters: Mapping[str, Any], depth: int = 3) -> dict[str, Any]:
+def _example(schema: Mapping[str, Any], document: Any, depth: int = 4) -> dict[str, Any]:
     """Arguments of the right kinds for the parameters that are required, or for all where none is."""
-    properties = parameters.get("properties")
+    properties = schema.get("properties")
     if not isinstance(properties, Mapping):
         return {}
-    required = parameters.get("required")
+    required = schema.get("required")
     names = [name for name in required if name in properties] if isinstance(required, list) else []
-    return {name: _example_value(properties[name], depth) for name in names or properties}
+    return {name: _example_value(properties[name], document, depth) for name in names or properties}
 
 
-def _example_value(schema: Any, depth: int) -> Any:
+def _example_value(schema: Any, document: Any, depth: int) -> Any:
+    """A value of the kind that the schema asks for; references lead to places in `document`."""
     if not isinstance(schema, Mapping):
         return _EXAMPLES["string"]
+    if "const" in schema:
+        return schema["const"]
     for keyword in ("enum", "examples"):
         if isinstance(schema.get(keyword), list) and schema[keyword]:
             return schema[keyword][0]
+    if depth and isinstance(schema.get("$ref"), str):
+        return _example_value(pointed_at(schema["$ref"], document), document, depth - 1)
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        if depth and isinstance(schema.get(keyword), list) and schema[keyword]:
+            return _example_value(schema[keyword][0], document, depth - 1)
     kind = schema.get("type")
     if isinstance(kind, list):
         kind = kind[0] if kind else None
     if kind == "object" and depth:
-        return _example(schema, depth - 1)
+        return _example(schema, document, depth - 1)
+    if kind == "array" and depth and isinstance(schema.get("items"), Mapping):
+        return [_example_value(schema["items"], document, depth - 1)]
     if kind in ("integer", "number") and isinstance(schema.get("minimum"), int | float):
         return schema["minimum"]
     return _EXAMPLES.get(kind, "text") if isinstance(kind, str) else "text"

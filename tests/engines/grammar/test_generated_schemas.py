@@ -19,7 +19,7 @@ from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.errors import GrammarError
 from tests.engines.grammar import judge
 from tests.engines.grammar.schema_table import takes
-from tests.engines.grammar.test_schemas import write
+from tests.engines.grammar.test_schema_ebnf import write
 
 # What z.toJSONSchema of zod 4.6.7 returned, without $schema.
 ZOD: dict[str, Any] = json.loads((Path(__file__).parent / "zod_schemas.json").read_text())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.engines.torch.families import ALTERNATE, BASE, MOE, NO_HEAD_DIM, SLIDING, Family
+from tests.engines.torch.families import ALTERNATE, BASE, LINEAR, MOE, NO_HEAD_DIM, SLIDING, Family
 
 LOCAL: dict[str, Any] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 ROUTED: dict[str, Any] = {
@@ -42,9 +42,11 @@ FURTHER = [
     _further("AFM (Trinity)", "AfmoeConfig", MOE, SLIDING, global_attn_every_n_layers=2, num_dense_layers=1),
     _further("Apertus", "ApertusConfig", base=NO_HEAD_DIM),
     _further("Arcee", "ArceeConfig"),
+    _further("Aria", "AriaTextConfig", moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1),
     _further("BitNet", "BitNetConfig", base=NO_HEAD_DIM),
     _further("Cohere", "CohereConfig", base=NO_HEAD_DIM),
     _further("Cohere 2 MoE", "Cohere2MoeConfig", MOE, ALTERNATE),
+    _further("CTRL", "CTRLConfig", dff=48, base=GPT_2),
     _further("CWM", "CwmConfig", ALTERNATE),
     _further("DeepSeek V2", "DeepseekV2Config", LATENT, ROUTED, base=NO_HEAD_DIM),
     _further("DeepSeek V3, R1, Kimi K2", "DeepseekV3Config", LATENT, ROUTED, base=NO_HEAD_DIM),
@@ -56,6 +58,7 @@ FURTHER = [
     _further("FlexOlmo", "FlexOlmoConfig", MOE, base=NO_HEAD_DIM),
     _further("Gemma", "GemmaConfig"),
     _further("Gemma 4 unified", "Gemma4UnifiedTextConfig", ALTERNATE, global_head_dim=16),
+    _further("Fuyu", "FuyuConfig"),
     _further("GLM 4 (9B)", "GlmConfig"),
     _further("GLM 4-0414, Z1", "Glm4Config"),
     _further("GLM 4.5, 4.6, 4.7", "Glm4MoeConfig", ROUTED),
@@ -90,9 +93,11 @@ FURTHER = [
     _further("OLMo 2", "Olmo2Config", base=NO_HEAD_DIM),
     _further("OLMoE", "OlmoeConfig", MOE, base=NO_HEAD_DIM),
     _further("OPT", "OPTConfig", word_embed_proj_dim=32, ffn_dim=48, base=NO_HEAD_DIM),
+    _further("Persimmon", "PersimmonConfig"),
     _further("Phi 1, 2", "PhiConfig", base=NO_HEAD_DIM),
     _further("Phi-3.5 MoE", "PhimoeConfig", LOCAL, sliding_window=None),
     _further("Qwen 2 MoE", "Qwen2MoeConfig", MOE, shared_expert_intermediate_size=16, base=NO_HEAD_DIM),
+    _further("Qwen 3.5 MoE", "Qwen3_5MoeTextConfig", LINEAR, MOE, shared_expert_intermediate_size=16),
     _further("Seed-OSS", "SeedOssConfig"),
     _further("Solar Open", "SolarOpenConfig", ROUTED),
     _further("Youtu", "YoutuConfig", LATENT, base=NO_HEAD_DIM),

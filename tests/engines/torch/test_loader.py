@@ -163,6 +163,8 @@ GGUF = "choose engine vllm, or engine llama_cpp with a GGUF file of it$"
         ),
         (transformers.DiffLlamaConfig(), f"two attentions in every layer.*{VLLM}"),
         (transformers.JetMoeConfig(), f"jetmoe routes.*{VLLM}"),
+        (transformers.RobertaConfig(is_decoder=True), f"roberta counts positions from beyond.*{VLLM}"),
+        (transformers.XmodConfig(is_decoder=True), f"xmod counts positions from beyond.*{VLLM}"),
         (
             transformers.LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": 1e4, "curl": 3.0}),
             f"'curl' in its rotary parameters.*{VLLM}",

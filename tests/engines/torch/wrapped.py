@@ -112,6 +112,8 @@ WRAPPERS = [
     _vl("Qwen 3 VL", "Qwen3VL", text=MROPE, vision=QWEN_3),
     _vl("Qwen 3 VL MoE", "Qwen3VLMoe", text={**MROPE, **MOE}, vision=QWEN_3),
     _vl("Qwen 3.5 with vision", "Qwen3_5", text={**BASE, **LINEAR}, vision=QWEN_3),
+    _vl("Qwen 3.5 MoE with vision", "Qwen3_5Moe", text={**BASE, **LINEAR, **MOE, "shared_expert_intermediate_size": 16},
+        vision=QWEN_3),
     _vl("Mistral Small 3.1, 3.2", "Mistral3", text_type="mistral", vision_type="pixtral", slow=False),
     _vl("Ministral 3", "Mistral3", text=MINISTRAL_3, text_type="ministral3", vision_type="pixtral"),
     _vl("LLaVA", "Llava", text_type="llama", vision_type="clip_vision_model", slow=False),

@@ -36,6 +36,21 @@ def generic(start: Start, text: str = PLAIN_CALL, template: str | None = None, *
     return start(ScriptedBackend(text=text, served=served), **settings)
 
 
+def schemas_of(grammar: Any) -> list[Any]:
+    """Of the arguments, wherever they stand in a grammar of calls."""
+    found: list[Any] = []
+
+    def look(part: Any) -> None:
+        if isinstance(part, dict) and part.get("type") == "json_schema":
+            found.append(part["json_schema"])
+        elif isinstance(part, dict | list):
+            for one in part.values() if isinstance(part, dict) else part:
+                look(one)
+
+    look(json.loads(grammar.value)["format"])
+    return found
+
+
 def test_any_model_is_told_its_tools_in_words(start: Start) -> None:
     running = generic(start)
     choice = ask(running).choices[0]
@@ -50,6 +65,7 @@ def test_any_model_is_told_its_tools_in_words(start: Start) -> None:
     grammar = running.backend.requests[-1].grammar
     assert grammar is not None
     assert running.backend.checked == [grammar]
+    assert ADD["function"]["parameters"] in schemas_of(grammar), "though it is not strict"
     card = running.sdk.models.retrieve(MODEL)
     assert card.model_dump()["tool_call_format"] == "json"
 
@@ -125,6 +141,7 @@ def test_what_a_target_cannot_enforce_is_refused_for_strict_functions_alone(star
     backend.grammar_fault = fault  # type: ignore[method-assign]
     assert ask(running).choices[0].finish_reason == "tool_calls"
     assert len(backend.checked) == 2
+    assert schemas_of(backend.requests[-1].grammar) == [{"type": "object"}] * 2
     strict = {**ADD, "function": {**ADD["function"], "strict": True}}
     refused = running.chat(tools=[strict])
     assert refused.status_code == 400
@@ -147,6 +164,49 @@ def test_half_a_call_is_one_that_was_cut(start: Start, streamed: bool) -> None:
         reason, calls = choice.finish_reason, choice.message.tool_calls
     assert reason == "length"
     assert [(call.function.name, call.function.arguments) for call in calls] == [("add", "")]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("rounds", [False, True])
+@pytest.mark.parametrize(("named", "expected"), [(True, [("noop", "")]), (False, [])])
+def test_a_call_that_must_be_made_is_no_content_though_it_was_cut_before_its_name(
+    start: Start, streamed: bool, rounds: bool, named: bool, expected: list[tuple[str, str]]
+) -> None:
+    running = generic(start, '{"name": "noop", "arguments": {}}')
+    options: dict[str, Any] = {
+        "model": MODEL, "messages": HI, "tools": [ADD, NOOP], "max_tokens": 2,
+        "tool_choice": {"type": "function", "function": {"name": "noop"}} if named else "required",
+    }  # fmt: skip
+    if streamed:
+        extra = {"speculative": {"report_rounds": rounds}}
+        stream = running.sdk.chat.completions.create(**options, stream=True, extra_body=extra)
+        chunks = [chunk.choices[0] for chunk in stream if chunk.choices]
+        reason, calls = chunks[-1].finish_reason, [call for chunk in chunks for call in chunk.delta.tool_calls or ()]
+        content = "".join(chunk.delta.content or "" for chunk in chunks)
+    else:
+        choice = running.sdk.chat.completions.create(**options).choices[0]
+        reason, calls, content = choice.finish_reason, choice.message.tool_calls or [], choice.message.content or ""
+    assert (reason, content) == ("length", "")
+    assert [(call.function.name, call.function.arguments) for call in calls] == expected
+
+
+def test_an_example_is_of_the_kinds_that_the_schema_asks_for(start: Start) -> None:
+    running = generic(start)
+    parameters = {
+        "type": "object",
+        "properties": {
+            "place": {"$ref": "#/$defs/Place"},
+            "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+            "stops": {"type": "array", "items": {"$ref": "#/$defs/Place"}},
+            "lost": {"$ref": "#/$defs/nowhere"},
+        },
+        "$defs": {"Place": {"type": "object", "properties": {"city": {"type": "string"}, "in": {"const": "NO"}}}},
+    }
+    function = {"name": "travel", "parameters": parameters}
+    ask(running, tools=[{"type": "function", "function": function}])
+    place = '{"city": "text", "in": "NO"}'
+    arguments = f'{{"place": {place}, "days": 1, "stops": [{place}], "lost": "text"}}'
+    assert f'{{"name": "travel", "arguments": {arguments}}}' in prompt_of(running)
 
 
 def test_phi_4_mini_looks_for_tools_in_the_system_message(start: Start) -> None:

@@ -206,7 +206,8 @@ def test_the_first_character_decides_where_calls_have_no_mark(
     separator = "\n" if name == "json" else "; "
     for good in ("", "Hi {", " \n", call % 1, f" {call % 1}", f"{call % 1}{separator}{noop}"):
         assert sync(compiler, tokenizer, grammar, good), good
-    for bad in ("{", '{"city": 1}', call % '"1"', f"{call % 1} so", call % 1 + separator + call % "null"):
+    unheld = noop.replace('{"any": [1]}', "[1]")  # a function that is not held takes any object, and nothing else
+    for bad in ("{", '{"city": 1}', call % '"1"', f"{call % 1} so", call % 1 + separator + call % "null", unheld):
         assert not sync(compiler, tokenizer, grammar, bad), bad
 
 

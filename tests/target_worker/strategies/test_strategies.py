@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,38 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from basics.names import Strategy
-from engines.sampling.distribution import Distribution
-from engines.sampling.draw import draw
-from engines.sampling.process import process
 from protocol.errors import BadRequest, Unsupported
 from protocol.messages import Candidate, TopK
 from target_worker.strategies import STRATEGIES, check_candidates, probabilistic
-from target_worker.strategies.drafts import Drafts, Judgement, Target, pad_drafts
-from target_worker.strategies.verdicts import Verdict, cut_after_stop, decisions, verdicts
-from tests.engines.sampling.helpers import sampling_row
+from target_worker.strategies.drafts import Drafts, Target, pad_drafts
+from target_worker.strategies.verdicts import decisions, verdicts
+from tests.target_worker.strategies.helpers import chain_of, target_of, top
 
 ALL: tuple[Strategy, ...] = ("deterministic", "probabilistic", "threshold", "greedy")
-
-
-def target_of(logits: list[list[float]], seed: int = 0, **parameters: Any) -> Target:
-    rows = [sampling_row(seed=seed, position=2 + i, **parameters) for i in range(len(logits))]
-    distribution = process(torch.tensor(logits), rows)
-    return Target(distribution, rows, draw(distribution, rows))
-
-
-def top(distribution: Distribution, row: int) -> TopK:
-    ids, logprobs = distribution.truncate(4).rows(torch.tensor([row])).entries()[0]
-    return TopK(token_ids=ids, logprobs=logprobs)
-
-
-def chain_of(tokens: list[list[int]], q: list[list[TopK]] | None = None, threshold: float = 0.1) -> Drafts:
-    """Chains over the same rows: place i of each comes from target row i."""
-    return pad_drafts(
-        tokens,
-        [list(range(len(ids) + 1)) for ids in tokens],
-        q=None if q is None else probabilistic.pad_q(q),
-        threshold=[threshold] * len(tokens),
-    )
 
 
 @st.composite
@@ -167,27 +142,6 @@ def test_a_residual_without_mass_draws_from_p() -> None:
     assert probabilistic.log_residual(p, q).exp().tolist() == [[0.0, 0.5, 0.0]]
 
 
-def verdict_of(num_accepted: list[int], tokens: list[list[int]], logits: list[list[float]]) -> Verdict:
-    outcome = Judgement(torch.tensor(num_accepted), torch.zeros(len(tokens), dtype=torch.int64))
-    return verdicts(chain_of(tokens), target_of(logits), outcome, [len(tokens)])[0]
-
-
-def test_the_longest_prefix_wins_then_the_likelier_then_the_first() -> None:
-    logits = [[0.0, 1.0, 2.0, 2.0], [0.0] * 4, [0.0] * 4]
-    assert verdict_of([0, 2, 1], [[1, 1], [1, 2], [3, 3]], logits).candidate == 1
-    assert verdict_of([1, 1, 0], [[1, 0], [2, 0], [3]], logits).candidate == 1
-    assert verdict_of([1, 1, 1], [[1, 0], [2, 0], [3]], logits).candidate == 1
-    assert verdict_of([0, 0], [[1], []], logits) == Verdict(0, 0, [0])
-
-
-def test_many_requests_at_once_have_verdicts_of_their_own() -> None:
-    target = target_of([[0.0, 9.0]] * 3, temperature=0.0)
-    drafts = chain_of([[0], [1, 1], [], [1]])
-    found = verdicts(drafts, target, STRATEGIES["deterministic"].verify(drafts, target), [2, 1, 1])
-    assert [v.candidate for v in found] == [1, 0, 0]
-    assert [v.token_ids for v in found] == [[1, 1, 1], [1], [1, 1]]
-
-
 def candidate(ids: list[int], probabilities: list[float], drafted: int = 0) -> Candidate:
     q = TopK(token_ids=ids, logprobs=[math.log(p) if p else -800.0 for p in probabilities])
     return Candidate(token_ids=[drafted], q=[q])
@@ -226,60 +180,6 @@ def test_several_candidates_under_probabilistic_are_refused_by_name() -> None:
     with pytest.raises(Unsupported, match="num_candidates") as caught:
         check_candidates("probabilistic", [good, good], vocabulary=9)
     assert caught.value.field == "candidates"
-
-
-@pytest.mark.parametrize(
-    ("tokens", "accepted", "most", "expected"),
-    [
-        ([1, 2, 3], 2, 9, ([1, 2, 3], 2, None, None)),
-        ([1, 7, 3], 2, 9, ([1, 7], 2, "stop_token", 7)),
-        ([7, 2, 3], 2, 9, ([7], 1, "stop_token", 7)),
-        ([1, 2, 7], 2, 9, ([1, 2, 7], 2, "stop_token", 7)),
-        ([1, 2, 3], 2, 2, ([1, 2], 2, "length", None)),
-        ([1, 2, 3], 2, 1, ([1], 1, "length", None)),
-        ([1, 2, 3], 2, 3, ([1, 2, 3], 2, "length", None)),
-        ([1, 2, 7], 2, 2, ([1, 2], 2, "length", None)),
-        ([1, 7, 3], 2, 2, ([1, 7], 2, "stop_token", 7)),
-        ([8], 0, 1, ([8], 0, "stop_token", 8)),
-    ],
-)
-def test_cutting_after_a_stop(tokens: list[int], accepted: int, most: int, expected: tuple[Any, ...]) -> None:
-    cut = cut_after_stop(tokens, accepted, {7, 8}, most)
-    assert (cut.token_ids, cut.num_accepted, cut.stop_reason, cut.stop_token_id) == expected
-
-
-def test_decisions_say_why() -> None:
-    """The target's own draws are 3, 1, 2: what was drafted, what takes a rejected token's place, and what ends it."""
-    target = target_of([[0.0, 0.0, 0.0, 9.0], [0.0, 9.0, 0.0, 0.0], [0.0, 0.0, 9.0, 0.0]], temperature=0.0)
-    drafts = chain_of([[3, 0], [3, 1], [0, 1], []])
-    outcome = STRATEGIES["deterministic"].verify(drafts, target)
-
-    def log(chain: int, *stops: int) -> list[tuple[int, int, bool, str, int | None]]:
-        found = decisions(drafts, target, outcome, chain, "differs", stops)
-        return [(entry.drafted, entry.own, entry.accepted, entry.reason, entry.instead) for entry in found]
-
-    accepted, rejected = (3, 3, True, "accepted", None), (0, 1, False, "differs", 1)
-    assert log(0) == [accepted, rejected]
-    assert log(0, 1) == [accepted, rejected], "the stop token comes in its place"
-    assert log(1) == log(1, 1) == [accepted, (1, 1, True, "accepted", None)]
-    assert log(1, 3) == [accepted, (1, 1, False, "after a stop token", None)]
-    assert log(0, 3) == [accepted, (0, 1, False, "after a stop token", None)]
-    assert log(2) == log(2, 3) == [(0, 3, False, "differs", 3), (1, 1, False, "after a rejected token", None)]
-    assert log(3) == []
-
-
-def test_decisions_show_what_was_drawn_from_the_residual() -> None:
-    """A token that is certain to be drafted and impossible for the target: what comes instead is no own draw."""
-    differing = 0
-    for seed in range(20):
-        target = target_of([[0.0, 0.5, 1.0, -math.inf]] * 2, seed)
-        drafts = chain_of([[3]], [[TopK(token_ids=[3], logprobs=[0.0])]])
-        outcome = STRATEGIES["probabilistic"].verify(drafts, target)
-        (entry,) = decisions(drafts, target, outcome, 0, STRATEGIES["probabilistic"].rejection)
-        assert (entry.p, entry.q, entry.accepted, entry.reason) == (0.0, 1.0, False, "p / q is below its uniform")
-        assert (entry.own, entry.instead) == (int(target.own[0]), int(outcome.next_token[0]))
-        differing += entry.own != entry.instead
-    assert differing
 
 
 def test_rows_and_tokens_must_fit() -> None:

@@ -164,7 +164,7 @@ def test_a_client_that_never_reads_is_given_up(start: Start) -> None:
     assert running.get("/health").status_code == 200
 
 
-def test_a_body_that_never_comes(start: Start) -> None:
+def test_a_body_that_never_arrives(start: Start) -> None:
     running = start(body_timeout_seconds=0.2)
     with socket.create_connection(_address(running)) as connection:
         head, _, _ = _request(running, False).partition(b"\r\n\r\n")
@@ -173,7 +173,7 @@ def test_a_body_that_never_comes(start: Start) -> None:
         assert b" 408 " in connection.recv(1000)
 
 
-def test_a_request_may_not_take_for_ever(start: Start) -> None:
+def test_a_request_may_not_take_forever(start: Start) -> None:
     running = start(ScriptedBackend(script=silent), request_timeout_seconds=0.2)
     response = running.chat()
     assert (response.status_code, response.json()["error"]["code"]) == (504, "request_timeout")
@@ -189,6 +189,8 @@ def test_too_many_at_once(start: Start) -> None:
         refused = running.chat()
         assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
         assert int(refused.headers["retry-after"]) >= 1
+        counted = 'tandem_http_requests_total{method="POST",path="/v1/chat/completions",status="429"} 1.0'
+        assert counted in running.get("/metrics").text
         assert running.get("/v1/models").status_code == 200
     assert running.backend.gone.wait(5)
     running.backend.script = None

@@ -1,4 +1,4 @@
-"""The Responses API through the official SDK: text, tools, thoughts, streams, and what is refused."""
+"""The Responses API through the official SDK: text, tools, thoughts, streams and failures."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
-from api_doubles import END, MODEL, TOKENIZER, Running, ScriptedBackend, Start, make_round, prompt_of, served_model
+from api_doubles import (
+    END,
+    MODEL,
+    TOKENIZER,
+    Running,
+    ScriptedBackend,
+    Start,
+    error,
+    make_round,
+    prompt_of,
+    served_model,
+)
 from pydantic import BaseModel
-from test_api_tools import CALL, THINK_TEMPLATE, TOOL_TEMPLATE, TWO, model
+from test_api_tools import CALL, THINK_TEMPLATE, TWO, model
 
 from server.backend import GenerationRequest, Round
 from server.errors import Unavailable
@@ -30,25 +41,8 @@ class Point(BaseModel):
 
 
 @pytest.fixture(scope="module")
-def backend() -> ScriptedBackend:
-    return ScriptedBackend(served=model(TOOL_TEMPLATE, context_length=4096))
-
-
-@pytest.fixture(scope="module")
-def tools(start_session: Start, backend: ScriptedBackend) -> Running:
-    return start_session(backend)
-
-
-@pytest.fixture(scope="module")
 def thinker(start_session: Start) -> Running:
     return start_session(ScriptedBackend(text="hm, well</think>\n\nyes", served=model(THINK_TEMPLATE)))
-
-
-def refused(running: Running, **changes: Any) -> dict[str, Any]:
-    response = running.post("/v1/responses", {"model": MODEL, "input": "Hi", **changes})
-    assert response.status_code == 400, response.text
-    error: dict[str, Any] = response.json()["error"]
-    return error
 
 
 def test_an_answer_in_one_piece(gateway: Running) -> None:
@@ -72,16 +66,6 @@ def test_an_answer_in_one_piece(gateway: Running) -> None:
     assert prompt_of(gateway) == "<|system|>Be brief<|end|><|user|>Hi<|end|><|assistant|>"
 
 
-def test_parameters_reach_the_workers(gateway: Running) -> None:
-    gateway.sdk.responses.create(
-        model=MODEL, input="Hi", temperature=0.5, top_p=0.9, max_output_tokens=3,
-        extra_body={"seed": 1, "top_k": 5, "speculative": {"draft_tokens": 2}},
-    )  # fmt: skip
-    asked = gateway.backend.requests[-1]
-    assert (asked.sampling.temperature, asked.sampling.top_p, asked.sampling.top_k) == (0.5, 0.9, 5)
-    assert (asked.max_tokens, asked.sampling.seed, asked.speculation.draft_tokens) == (3, 1, 2)
-
-
 def test_cut_by_its_length_it_is_incomplete(gateway: Running) -> None:
     answer = gateway.sdk.responses.create(model=MODEL, input="Hi", max_output_tokens=2)
     assert answer.status == "incomplete"
@@ -90,30 +74,6 @@ def test_cut_by_its_length_it_is_incomplete(gateway: Running) -> None:
     assert answer.output[0].status == "incomplete"
     *_, last = gateway.sdk.responses.create(model=MODEL, input="Hi", max_output_tokens=2, stream=True)
     assert last.type == "response.incomplete"
-
-
-def test_every_kind_of_item_reaches_the_template(tools: Running) -> None:
-    tools.sdk.responses.create(
-        model=MODEL,
-        input=[
-            {"role": "developer", "content": "D"},
-            {"role": "user", "content": [{"type": "input_text", "text": "1"}, {"type": "input_text", "text": "2"}]},
-            {"type": "reasoning", "id": "rs_1", "summary": []},
-            {
-                "type": "message", "role": "assistant", "id": "msg_1", "status": "completed",
-                "content": [{"type": "output_text", "text": "calling", "annotations": []}],
-            },
-            {"type": "function_call", "call_id": "c1", "name": "add", "arguments": '{"a": 1}'},
-            {"type": "function_call_output", "call_id": "c1", "output": "3"},
-            {"type": "function_call", "call_id": "c2", "name": "add", "arguments": '{"a": 2}'},
-            {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "4"}]},
-        ],
-    )  # fmt: skip
-    assert prompt_of(tools) == (
-        "<|system|>D<|end|><|user|>1\n2<|end|>"
-        "<|assistant|>calling<tool_call>add(1)</tool_call><|end|><|tool|>3<|end|>"
-        "<|assistant|><tool_call>add(2)</tool_call><|end|><|tool|>4<|end|><|assistant|>"
-    )
 
 
 def test_what_was_answered_may_be_sent_back(tools: Running, backend: ScriptedBackend) -> None:
@@ -224,11 +184,13 @@ def test_parse_gives_the_model_back(start: Start) -> None:
     with running.sdk.responses.stream(model=MODEL, input="Hi", text_format=Point) as stream:
         assert stream.get_final_response().output_parsed == Point(x=3)
     running.backend.fault = "no such type"
-    error = refused(running, text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "x"}}})
-    assert (error["param"], error["code"]) == ("text.format", "invalid_grammar")
+    form = {"type": "json_schema", "name": "n", "schema": {"type": "x"}}
+    body = {"model": MODEL, "input": "Hi", "text": {"format": form}}
+    refused = error(running.post("/v1/responses", body))
+    assert (refused["param"], refused["code"]) == ("text.format", "invalid_grammar")
     running.backend.fault_place = "properties.x"
-    error = refused(running, text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "x"}}})
-    assert error["param"] == "text.format.schema.properties.x"
+    refused = error(running.post("/v1/responses", body))
+    assert refused["param"] == "text.format.schema.properties.x"
 
 
 def test_logprobs_come_with_the_text(gateway: Running) -> None:
@@ -268,72 +230,6 @@ def test_a_failure_after_a_comment_still_begins_as_a_stream(start: Start) -> Non
     running = start(ScriptedBackend(script=script), keep_alive_seconds=0.05)
     events = list(running.sdk.responses.create(model=MODEL, input="Hi", stream=True))
     assert [event.type for event in events] == ["response.created", "response.in_progress", "response.failed"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "param"),
-    [
-        ({"previous_response_id": "resp_1"}, "previous_response_id"),
-        ({"conversation": "c"}, "conversation"),
-        ({"background": True}, "background"),
-        ({"prompt": {"id": "p"}}, "prompt"),
-        ({"truncation": "auto"}, "truncation"),
-        ({"max_tool_calls": 2}, "max_tool_calls"),
-        ({"max_tokens": 2}, "max_tokens"),
-        ({"n": 2}, "n"),
-        ({"messages": []}, "messages"),
-        ({"input": None}, "input"),
-        ({"input": []}, "input"),
-        ({"input": [5]}, "input[0]"),
-        ({"input": [{"type": "message", "message": {"role": "user"}, "content": "x"}]}, "input[0].role"),
-        ({"input": [{"role": "user"}]}, "input[0].content"),
-        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
-        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0]"),
-        ({"input": [{"type": ["x"]}]}, "input[0].type"),
-        ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
-        ({"input": [{"role": "user", "content": [{"type": 5}]}]}, "input[0].content[0].type"),
-        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
-        ({"max_output_tokens": 100_000}, "input"),
-        ({"instructions": "x y " * 1000}, "instructions"),
-        ({"instructions": "x", "input": "x y " * 1000}, "input"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"include": ["all"]}, "include[0]"),
-        ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
-        ({"text": {"format": {"type": "json_schema", "json_schema": {"name": "n"}}}}, "text.format.schema"),
-        ({"text": {"format": {"type": "yaml"}}}, "text.format.type"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
-        ({"text": {"verbosity": "low"}}, "text.verbosity"),
-        ({"reasoning": {"effort": "very"}}, "reasoning.effort"),
-        ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools[0].name"),
-        ({"tools": [5]}, "tools[0]"),
-        ({"tools": [{}]}, "tools[0].type"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"stream": True, "stream_options": {"include_usage": True}}, "stream_options.include_usage"),
-        ({"model": None}, "model"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_honoured_is_named(gateway: Running, changes: dict[str, Any], param: str) -> None:
-    error = refused(gateway, **changes)
-    assert error["param"] == param
-    assert "messages" not in error["message"] or param == "messages"
-    assert "instance of" not in error["message"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "param"),
-    [
-        ({"tools": [{**NOOP, "name": "a b"}]}, "tools[0].name"),
-        ({"tools": [NOOP, NOOP]}, "tools[1].name"),
-        ({"tools": [{**NOOP, "parameters": {"type": "array"}}]}, "tools[0].parameters.type"),
-        ({"tools": [NOOP], "tool_choice": {"type": "function", "name": "x"}}, "tool_choice.name"),
-        ({"tools": [NOOP], "tool_choice": {"type": "file_search"}}, "tool_choice"),
-        ({"tools": [NOOP], "include": ["message.output_text.logprobs"]}, "include"),
-    ],
-)
-def test_what_is_wrong_with_tools_is_named(tools: Running, changes: dict[str, Any], param: str) -> None:
-    assert refused(tools, **changes)["param"] == param
 
 
 def test_nothing_can_be_fetched_later(gateway: Running) -> None:

@@ -6,7 +6,6 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from api_doubles import END, TOKENIZER, make_round, served_model, split
 from hypothesis import given, settings
 
 from protocol.messages import Sampling
@@ -14,6 +13,7 @@ from server.backend import GenerationRequest, Round, Speculation
 from server.errors import Unavailable
 from server.text.choice import Choice
 from server.text.model import TextModel
+from tests.server.openai.api_doubles import END, TOKENIZER, make_round, served_model, split
 
 TEXT = TextModel(served_model().tokenizer)
 STORY = "the quick brown fox jumps over the lazy dog"
@@ -79,7 +79,7 @@ def test_stop_strings_count_after_min_tokens_only() -> None:
     assert again == STORY[: STORY.rindex("the")]
 
 
-def test_rounds_without_an_end_are_told() -> None:
+def test_rounds_without_an_end_are_an_error() -> None:
     one = choice()
     one.push(make_round([40]))
     with pytest.raises(Unavailable):

@@ -15,11 +15,8 @@ from engines.torch.draft_weights import UNSAID
 from engines.torch.loader import load_runner
 from engines.torch.runner import Row
 from testing.tiny_models import make_tiny_model
-from training.acceptance import coupled_matches, tokens_a_round
-from training.losses import divergences
 from training.prompts import Mixture
-from training.run import Job, load_target, run
-from training.sampler import Prompt, Sampler
+from training.run import Job, run
 from training.trainer import Recipe
 
 
@@ -38,11 +35,6 @@ def job(target: Path, out: Path, data: Path, epochs: float = 4) -> Job:
         mixture=Mixture(most_new_tokens=48),
         recipe=Recipe(epochs=epochs, batch_tokens=1024, longest=96, learning_rate=4e-3, figures=3),
     )
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("target") / "tiny", layers=3, spread=3.0)
 
 
 @pytest.fixture(scope="module")
@@ -107,63 +99,3 @@ def test_it_is_refused_for_another_target(draft: Path, target: Path, tmp_path: P
     (copy / "draft.json").write_text(json.dumps({**description, "target": str(other)}))
     with pytest.raises(ModelError, match="trained for other weights"):
         load_runner(resolve_model(str(copy)), num_slots=1, slot_length=64, device="cpu")
-
-
-def test_the_sampler_says_greedily_what_transformers_says(target: Path) -> None:
-    model, tokenizer, stops = load_target(resolve_model(str(target)), "cpu")
-    prompts = [
-        Prompt(tuple(tokenizer(text)["input_ids"]), 0.0, 24) for text in ("Once upon", "def add(a", "A", "The fox")
-    ]
-    expected = {
-        prompt.ids: tuple(
-            model.generate(
-                torch.tensor([prompt.ids]),
-                max_new_tokens=24,
-                do_sample=False,
-                eos_token_id=stops,
-                pad_token_id=stops[0],
-            )[0].tolist()
-        )
-        for prompt in prompts
-    }
-    sampler = Sampler(model, sequences=2, length=64, stop_ids=stops)
-    said = {answer.prompt.ids: answer.ids for answer in sampler.run(iter(prompts))}
-    assert {ids: ids + said[ids] for ids in said} == expected
-
-
-def test_rounds_are_counted_as_speculative_decoding_makes_them() -> None:
-    assert tokens_a_round([True, True, True, False, True, False, False], 3) == (7, 3)
-    assert tokens_a_round([False] * 4, 3) == (4, 4)
-    assert tokens_a_round([], 3) == (0, 0)
-
-
-def test_coupled_draws_match_as_often_as_gumbel_draws_do() -> None:
-    generator = torch.Generator().manual_seed(1)
-    target, student = torch.tensor([1.0, 0.2, -0.5, 0.0]), torch.tensor([0.3, 0.9, -0.2])
-    kept = torch.tensor([0, 1, 3])
-    count, heat = 40_000, 0.7
-    noise = -torch.empty(count, 4).exponential_(generator=generator).log()
-    theirs = (target / heat + noise).argmax(-1)
-    mine = kept[(student / heat + noise[:, kept]).argmax(-1)]
-    expected = (mine == theirs).float().mean()
-    again = (target / heat - torch.empty(count, 4).exponential_(generator=generator).log()).argmax(-1)
-    found = (
-        coupled_matches(student.expand(count, 3), target.expand(count, 4), again, kept, heat, generator).float().mean()
-    )
-    assert found == pytest.approx(float(expected), abs=0.012)
-
-
-def test_divergences_are_those_of_the_definitions() -> None:
-    generator = torch.Generator().manual_seed(3)
-    target, student = torch.randn(5, 6, generator=generator), torch.randn(5, 4, generator=generator)
-    kept, heats = torch.tensor([0, 2, 3, 5]), torch.tensor([0.3, 0.5, 0.7, 1.0, 1.0])
-    kl, tv = divergences(student, target, kept, heats)
-    q = torch.zeros(5, 6)
-    q[:, kept] = (student / heats[:, None]).softmax(-1)
-    p = (target / heats[:, None]).softmax(-1)
-    assert torch.allclose(tv, (p - q).abs().sum(-1) / 2, atol=1e-6)
-    same, none = divergences(target, target, None, heats)
-    assert torch.allclose(same, torch.zeros(5), atol=1e-5)
-    assert torch.allclose(none, torch.zeros(5), atol=1e-5)
-    seen = target.softmax(-1)[:, kept]
-    assert torch.allclose(kl, (seen * (seen.log() - student.log_softmax(-1))).sum(-1), atol=1e-6)
