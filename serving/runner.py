@@ -54,15 +54,16 @@ class DrainingServer(uvicorn.Server):
             if self._begin_drain is not None:
                 self._begin_drain()
                 await self._until_idle()
+                self.config.timeout_graceful_shutdown = _FAREWELL_SECONDS  # whatever still runs has had its time
             await super().shutdown(sockets)
         finally:
             ending.cancel()
 
     async def _until_idle(self) -> None:
-        """Until no request runs, or soon after the last were told to end."""
+        """Until no request runs, the drain time is over, or a second signal came."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_seconds + _FAREWELL_SECONDS):
-                while (running := set(self.server_state.tasks)) and not self.force_exit:
+            async with asyncio.timeout(self._drain_seconds):
+                while (running := set(self.server_state.tasks)) and not self._drained.is_set():
                     await asyncio.wait(running, timeout=_LOOK_SECONDS)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:

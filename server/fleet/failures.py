@@ -21,8 +21,8 @@ RESEND_REASONS = ("context_mismatch", "stale_round", "conflict")
 class WorkerFailure(Exception):
     """The worker did not do its work. Every call is idempotent, so it may be asked of any worker again.
 
-    `reason` is short and stable (a metric's label); `lost`: the worker could not be reached, so that what is
-    known of it has to be looked at again before it gets more work.
+    `reason` is short and stable (a metric's label); `lost`: the worker could not be reached, or takes no calls, so that
+    what is known of it has to be looked at again before it gets more work.
     """
 
     lost = False
@@ -35,6 +35,12 @@ class WorkerFailure(Exception):
 
 class WorkerUnreachable(WorkerFailure):
     """No connection, or it was cut before the whole answer was here."""
+
+    lost = True
+
+
+class TakesNoCalls(WorkerFailure):
+    """It answers, but serves nothing now: it is about to end, or still loads its model."""
 
     lost = True
 
@@ -90,4 +96,4 @@ def failure_of(status: int, detail: ErrorDetail, where: str = "", retry_after: f
         return Refused(_REFUSALS.get(code, wire.BadRequest)(message, detail.field))
     if status in (401, 403):
         return WorkerFailure("unauthorized", f"{where}: the worker does not accept this gateway's token")
-    return WorkerFailure("not_ready" if code == "not_ready" else "error", text)
+    return TakesNoCalls(code, text) if code == "not_ready" else WorkerFailure("error", text)

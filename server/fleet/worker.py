@@ -88,7 +88,7 @@ class Worker:
     def set_state(self, state: State, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):
             log.log(
-                logging.INFO if state == "ready" else logging.WARNING,
+                logging.INFO if state in ("ready", "unknown") else logging.WARNING,
                 "%s worker %s is %s: %s",
                 self.role,
                 self.url,

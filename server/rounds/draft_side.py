@@ -17,6 +17,7 @@ from server.fleet.times import DraftTimes
 from server.fleet.worker import Worker
 from server.rounds.context import RequestContext, WorkerSession
 from server.rounds.history import remember
+from server.rounds.padded_rows import rows_of_either, within
 
 State = Literal["ready", "reading", "absent"]
 
@@ -231,10 +232,11 @@ class DraftSide:
         request = DraftRequest(
             **session.fields(max_tokens, seconds), **self._asked(session, draft_tokens, num_candidates)
         )
-        answer = await session.worker.client.draft(request, seconds, self._vocabulary_size)
+        rows = rows_of_either(self._vocabulary_size, session.worker.info)
+        answer = await session.worker.client.draft(request, seconds, rows)
         session.acknowledge(length)
         self._prediction_sent = True
-        return answer
+        return within(answer, self._vocabulary_size) if rows > self._vocabulary_size else answer
 
     def _lost(self, session: WorkerSession, failure: SessionLost) -> None:
         self._context.metrics.resends.labels("draft", failure.reason).inc()

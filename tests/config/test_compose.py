@@ -124,7 +124,13 @@ def test_commands_start_the_services_that_the_others_expect(
         assert settings.model == {"draft": "lookup", "target": "SmolLM2-135M-Instruct"}[name]
 
 
-def test_prometheus_scrapes_the_three_where_they_listen() -> None:
-    scrape = yaml.safe_load((ROOT / "config/prometheus/prometheus.yml").read_text())["scrape_configs"]
-    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scrape}
+def test_prometheus_scrapes_the_three_where_they_listen_and_loads_the_alerts() -> None:
+    config = yaml.safe_load((ROOT / "config/prometheus/prometheus.yml").read_text())
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
     assert targets == {"gateway": ["gateway:8000"], "draft": ["draft:8001"], "target": ["target:8002"]}
+    prometheus = SERVICES["prometheus"]
+    folder, mounted = "./config/prometheus", "/etc/prometheus"
+    assert f"{folder}:{mounted}:ro" in prometheus["volumes"]
+    assert f"--config.file={mounted}/prometheus.yml" in prometheus["command"]
+    assert config["rule_files"] == ["alerts.yml"]  # beside the file that names them
+    assert (ROOT / folder / "alerts.yml").is_file()
