@@ -1,1 +1,1 @@
-"""What every room may use and what uses no room: names and bounds, a circuit breaker, a prefix comparison."""
+"""Used by every package, and using none: names and bounds, a circuit breaker, a prefix comparison."""

@@ -38,7 +38,7 @@ class Breaker:
 
     @property
     def open_for(self) -> float:
-        """Seconds until there may be a try; 0 if there may be one now."""
+        """Seconds until a call is allowed again; 0 if one is allowed now."""
         return 0.0 if self._open_until is None else max(0.0, self._open_until - self._clock())
 
     @property
@@ -49,7 +49,7 @@ class Breaker:
 
     @property
     def available(self) -> bool:
-        """Whether `allow` would say yes."""
+        """Whether `allow` would return True."""
         state = self.state
         return state == "closed" or (state == "half_open" and not self._trying)
 
@@ -66,9 +66,9 @@ class Breaker:
         self._cooldown = self._first_cooldown
 
     def failure(self) -> bool:
-        """Whether the breaker opened because of it, having been closed.
+        """Count a failure; True if it opened the closed breaker.
 
-        A failure while it is open, or after that while nobody tries, changes nothing: its call began before.
+        A failure while the breaker is open, or later while no try is running, changes nothing: its call began before.
         """
         self._failures += 1
         opened = False

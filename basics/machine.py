@@ -1,4 +1,4 @@
-"""What this machine, or the container that this process is in, has for it: memory and cores."""
+"""Memory and cores that this process may use, of the machine or of its container."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ MODEL = "model"
 """The source of what a draft model draws."""
 
 CACHE = "cache"
-"""The source of what a draft model had drawn before it was asked for."""
+"""The source of tokens that a draft model had drawn before it was asked for a draft."""
 
 AUTO = "auto"
-"""No drafter by name: the draft worker asks the one that is worth most, round by round."""
+"""Names no drafter: the draft worker uses the one that is worth most, round by round."""
 
 Strategy = Literal["deterministic", "probabilistic", "threshold", "greedy"]
 """How a target decides which drafted tokens it accepts; what each of them needs and promises is part of a target's
@@ -29,4 +29,4 @@ MAX_CANDIDATES = 8
 """The largest N: candidates a round."""
 
 GREEDY_TEMPERATURE = 1e-5
-"""Below this one token is left: the lowest id among the likeliest. vLLM draws the same line."""
+"""Below this temperature one token is left: the likeliest, the lowest id on ties. vLLM has the same threshold."""

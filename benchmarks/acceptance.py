@@ -47,7 +47,7 @@ def name_of(cell: Mapping[str, Any]) -> str:
 
 
 def chosen_cells(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Those that the options leave, each of which names values of one setting (None: all)."""
+    """The cells that the options select; each option lists values of one setting (None: all)."""
     chosen = {
         "strategy": options.strategies,
         "temperature": options.temperatures,
@@ -109,7 +109,7 @@ def summary(cell: dict[str, Any], runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def summaries(wanted: Sequence[dict[str, Any]], runs: Mapping[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of those cells that have been measured, by what was measured so far."""
+    """The cells measured so far, as rows of the table."""
     by_cell: dict[str, list[dict[str, Any]]] = {}
     for name, run in runs.items():
         by_cell.setdefault(name.partition(" ")[2], []).append(run)

@@ -38,7 +38,7 @@ PROMPTS = [prompt for prompts in KINDS.values() for prompt in prompts]
 
 
 def run(services: Services, streams: int, tokens: int, speculative: dict[str, Any]) -> list[Answer]:
-    """So many streams at once, each with a prompt of its own, the same ones every time."""
+    """Run this many streams at once, each with its own prompt, the same prompts every time."""
 
     def one(number: int) -> Answer:
         return services.client.chat(
@@ -64,7 +64,7 @@ def behave(services: Services, **script: Any) -> None:
 
 
 def teach(services: Services, streams: int, tokens: int) -> None:
-    """Have the scripted drafter see the texts, so that `right` knows what is right."""
+    """Show the scripted drafter the texts, so that `right` knows what is right."""
     behave(services, mode="wrong", delay=0.0)
     run(services, streams, tokens, {**ADAPTIVE, "adaptive_speculation": False, "draft_tokens": 1})
 
@@ -89,11 +89,11 @@ def measure(services: Services, draft: str, streams: int, options: argparse.Name
 
 
 def missed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the aim was not met by."""
+    """The results that miss the aim."""
     found = []
     for row in rows:
         case = f"{row['draft']}, streams: {row['streams']}"
-        if not row["ratio"] >= AIM:  # nor is nan
+        if not row["ratio"] >= AIM:  # also catches nan
             found.append(f"{case}: {row['ratio']:.3f} of plain decoding, below {AIM}")
         if DRAFTS[row["draft"]]["mode"] == "right" and not row["drafted a token"]:
             found.append(f"{case}: nothing was drafted, so nothing is shown")

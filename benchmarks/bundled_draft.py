@@ -21,7 +21,7 @@ from testing.processes import Stack
 from testing.prompts import KINDS, SHORT, human_eval
 
 KINDS_OF_WORK = ("chat", "code", "edit")
-_FIRST_PROBLEM = 20  # of HumanEval: the first ones are everybody's examples
+_FIRST_PROBLEM = 20  # of HumanEval: the first ones are examples everywhere
 
 
 def prompts(kind: str) -> list[str]:
@@ -35,7 +35,7 @@ def prompts(kind: str) -> list[str]:
 
 @dataclass
 class Sums:
-    """Of one way of answering: tokens and seconds after the first token, and drafts."""
+    """Counts of one way of answering: tokens and seconds after the first token, and drafts."""
 
     tokens: int = 0
     seconds: float = 0.0
@@ -98,7 +98,7 @@ def main() -> None:
             clients[name] = Client(gateway.url, timeout=900)
         stack.wait_ready()
         rows = []
-        for client in clients.values():  # what is measured once, at a pair's beginning, is measured now
+        for client in clients.values():  # warms up what a pair measures once, at its beginning
             client.chat("Hello, who are you?", max_tokens=48)
         for kind in options.kinds:
             for temperature in options.temperatures:

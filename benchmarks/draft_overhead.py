@@ -2,7 +2,7 @@
 
 A `tandem draft` with chains, asked as vLLM's proposer asks it: over one kept-alive connection, γ tokens for 1, 8 and 32
 sequences a call, each 1 to 6 tokens longer than a call before. The time of the chains is the worker's own metric, taken
-from the call's; one pass a call says that no item of a batch waits for another's chain. Without `--model` the model
+from the call's; one pass a call shows that no item of a batch waits for another's chain. Without `--model` the model
 has random weights: a very small one, on CUDA one of Qwen2.5-0.5B's shape.
 """
 

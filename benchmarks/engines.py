@@ -26,7 +26,7 @@ PROPOSER = "engines.vllm.proposer.TandemProposer"
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """Each way starts servers and gives the one to ask, and what a request says of speculation (None: to vLLM)."""
+    """Each way starts servers, and yields the one to ask and a request's speculation settings (None: for vLLM)."""
 
     options: argparse.Namespace
 
@@ -49,8 +49,8 @@ class Ways:
     def serve_proposer(self, stack: Stack) -> Iterator[tuple[Process, Any]]:
         """Plain `vllm serve` with Tandem's proposer, and a draft worker."""
         draft = self._draft(stack, self.options.draft)
-        told = {"tandem": {"draft_url": [draft.url], "deadline_ms": self.options.deadline_ms}}
-        yield self._vllm(stack, {"additional_config": told}, method="custom_class", model=PROPOSER), None
+        additional = {"tandem": {"draft_url": [draft.url], "deadline_ms": self.options.deadline_ms}}
+        yield self._vllm(stack, {"additional_config": additional}, method="custom_class", model=PROPOSER), None
 
     @contextmanager
     def tandem_vllm(self, stack: Stack) -> Iterator[tuple[Process, Any]]:

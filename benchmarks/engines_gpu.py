@@ -67,7 +67,7 @@ def measure(rig: Rig, options: Options, batch: int) -> str:
 
 
 def _await_drafts(client: Client, rig: Rig) -> None:
-    """The proposer looks for its draft worker more and more seldom, until it is there."""
+    """The proposer looks for its draft worker ever less often until it is there."""
     until = time.monotonic() + 40.0
     while rig.draft is not None and time.monotonic() < until and not _counters(client, rig)["drafts"]:
         client.complete([*range(300, 332)], max_tokens=24, temperature=0.0, ignore_eos=True)
@@ -145,7 +145,7 @@ def main() -> int:
 
 
 def _card() -> str:
-    """Asked of another program, as torch would take some of the card's memory."""
+    """Asks another program, since torch would take some of the card's memory."""
     try:
         command = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         return " and ".join(subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.splitlines())

@@ -1,4 +1,4 @@
-"""Folders of models that have the shape of real ones and mean nothing, for benchmarks on machines without any."""
+"""Folders of models with the shape of real ones and meaningless weights, for machines without real models."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ DEFAULTS: dict[str, Any] = {
 def rows_of(repeats: int) -> list[SamplingRow]:
     rows = []
     for i in range(repeats * len(PARAMETERS)):
-        sampling: Any = SimpleNamespace(**{**DEFAULTS, **PARAMETERS[i % len(PARAMETERS)]})  # no pydantic here, maybe
+        sampling: Any = SimpleNamespace(**{**DEFAULTS, **PARAMETERS[i % len(PARAMETERS)]})  # pydantic may be missing
         history = [(i * 37 + j * 11) % 500 for j in range(20 + i % 60)]
         rows.append(SamplingRow(sampling, i * 0x9E3779B9 - 2**40, len(history), history, 10, frozenset({3, 9})))
     return rows

@@ -97,8 +97,8 @@ class Rows:
         speculative = {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": GAMMA}
         with Stack(self._logs / "serve") as stack:
             draft = self._draft(stack)
-            told = {"tandem": {"draft_url": [draft.url], "deadline_ms": options.deadline_ms}}
-            vllm = self._serve(stack, speculative_config=speculative | options.synthetic, additional_config=told)
+            additional = {"tandem": {"draft_url": [draft.url], "deadline_ms": options.deadline_ms}}
+            vllm = self._serve(stack, speculative_config=speculative | options.synthetic, additional_config=additional)
             draft.wait_ready(options.seconds_left(options.start_seconds))
             yield Rig(vllm, draft, self._clock)
 
@@ -136,7 +136,7 @@ class Rows:
         return self._logs / "proposer.log"
 
     def _variables(self) -> dict[str, str]:
-        """What the process that holds vLLM is started with, beside this one's environment."""
+        """Variables for the process that holds vLLM, added to this one's environment."""
         device = {"VLLM_CPU_KVCACHE_SPACE": "1"} if self._options.tiny else {"CUDA_VISIBLE_DEVICES": "0"}
         return {
             "TIMED_PROPOSER_LOG": str(self._clock),

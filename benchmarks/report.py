@@ -39,7 +39,7 @@ def write(name: str, results: Mapping[str, Any]) -> Path:
 
 
 def read(name: str) -> dict[str, Any]:
-    """What `write` wrote under this name; empty if nothing."""
+    """What `write` saved under this name; empty if nothing."""
     file = RESULTS / f"{name}.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
     return found

@@ -1,4 +1,4 @@
-"""What a pass costs by its rows, beside the time in which the weights could be read: `python -m benchmarks.rows`.
+"""What a pass costs by its number of rows, compared with the time to read the weights: `python -m benchmarks.rows`.
 
 One sequence of 200 tokens, passes of 1, 2, 4, … further rows, once with torch's own linear layers and once with packed
 ones (engines/torch/linear.py), taken in turns within one run; medians in milliseconds. A draft pays if a pass of a few

@@ -16,7 +16,7 @@ class TimedProposer(TandemProposer):
         self._returned = time.perf_counter()
 
     def propose(self, *arguments: Any, **more: Any) -> list[list[int]]:
-        """Writes: when, on time.time's clock; seconds in vLLM since the last; seconds in here; rows; drafted tokens."""
+        """Writes the time (time.time); seconds in vLLM since the last step; seconds in here; rows; drafted tokens."""
         began = time.perf_counter()
         drafts = super().propose(*arguments, **more)
         ended = time.perf_counter()

@@ -3,12 +3,12 @@
     python -m benchmarks.tool_calls [--target MODEL] [--draft MODEL] [--repeats 3] [--cases …] [--choices …]
         [--formats …]
 
-Each case is a turn in an agent's conversation, after a call of another kind: the prompt is held, as it mostly is there.
-It is asked plainly and with drafts in turn, each repetition under a salt of its own, so that nothing is remembered of
-an answer before. Medians of the ratios are shown, by form, case and `tool_choice`; the texts must be the same. Aim: 1.5
-times over all cases together in which something is called. `accepted` counts tokens by drafter, in the last repetition.
-With `auto` the question asks for the call's JSON, or a small model calls nothing. `--formats` names how calls are
-written (the setting `tool_call_parser`); a format that is not the model's own is told it in words.
+Each case is a turn in an agent's conversation, after a call of another kind: the prompt is in the cache, as it usually
+is there. It is asked plainly and with drafts in turn, each repetition under a salt of its own, so that no earlier
+answer is remembered. Medians of the ratios are shown, by form, case and `tool_choice`; the texts must be the same. Aim:
+1.5 times over all cases together in which something is called. `accepted` counts tokens by drafter, in the last
+repetition. With `auto` the question asks for the call's JSON, or a small model calls nothing. `--formats` names how
+calls are written (the setting `tool_call_parser`); a format that is not the model's own is described to it in words.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ def said(answer: Body) -> Any:
 
 
 def measure(client: httpx.Client, request: Body, repeats: int) -> Body:
-    """Plain and drafted in turn; both workers have read the prompt before either, as an agent's they mostly have."""
+    """Plain and drafted in turn; both workers have read the prompt before, as an agent's usually have."""
     ratios, speeds, same = [], [], True
     counts: Body = {}
     for repeat in range(repeats):

@@ -14,7 +14,7 @@ import httpx
 from testing.processes import Process, Stack
 
 SERVED_NAME = "target"
-# Without these vLLM would count its users over the network, and on few cores bind its threads to them one by one.
+# Without these vLLM would send usage statistics, and bind each of its threads to one of few cores.
 VARIABLES = {
     "VLLM_NO_USAGE_STATS": "1",
     "HF_HUB_OFFLINE": "1",

@@ -224,7 +224,7 @@ def _decode(text: str, field: FieldInfo) -> Any:
 def _explain(model: type[BaseModel], role: Role, origins: Mapping[str, str], details: ErrorDetails) -> str:
     name = str(details["loc"][0]) if details["loc"] else ""
     message = details["msg"].removeprefix("Value error, ")
-    if not name:  # a check of several settings together begins with the one at fault
+    if not name:  # a check over several settings begins its message with the name of the one at fault
         named, _, rest = message.partition(": ")
         name, message = (named, rest) if named in model.model_fields else (name, message)
     where = origins.get(name) or (f"{role}.{name}" if name else f"settings of {role}")

@@ -17,7 +17,7 @@ def worker_url(url: str) -> str:
         port = parts.port
     except ValueError:
         raise ValueError(f"{url!r} has no valid host and port (1 to 65535)") from None
-    # urlsplit leaves out line breaks and tabs in silence.
+    # urlsplit silently drops line breaks and tabs.
     if port == 0 or not _HOST.fullmatch(parts.hostname or "") or any(letter.isspace() for letter in url):
         raise ValueError(f"{url!r} has no valid host and port (1 to 65535)")
     if parts.query or parts.fragment:

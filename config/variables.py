@@ -1,4 +1,4 @@
-"""Names of TANDEM_… variables that are no setting of a service. Imports nothing, so that a child's first line can."""
+"""Names of TANDEM_… variables that are not settings of a service. Imports nothing, so a child can import it first."""
 
 CONFIG_VARIABLE = "TANDEM_CONFIG"
 """The YAML file of settings, if no --config names one."""

@@ -13,7 +13,7 @@ from config.vllm_arguments import check_vllm_arguments
 
 WorkerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+$"), AfterValidator(worker_url)]
 EngineName = Literal["torch", "vllm", "llama_cpp"]
-"""What engines/table.py has a line for."""
+"""The engines in engines/table.py."""
 KvType = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"]
 OtherVocabulary = Literal["auto", "shared_ids", "shared_text", "refuse"]
 DraftPrompt = Literal["auto", "target", "own"]

@@ -63,7 +63,7 @@ class UnknownVocabulary(WireError):
 
 
 class StaleRound(WireError):
-    """A newer round of the session has been seen; this one's answer would be of no use."""
+    """A newer round of the session has been seen; this one's answer is no longer needed."""
 
     status = 409
     code = "stale_round"
@@ -77,7 +77,7 @@ class DeadlineExceeded(WireError):
 
 
 class QueueFull(WireError):
-    """No room to wait; try again after a moment (the answer carries Retry-After)."""
+    """The queue is full; try again after a moment (the answer carries Retry-After)."""
 
     status = 429
     code = "queue_full"

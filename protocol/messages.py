@@ -16,9 +16,9 @@ PROTOCOL_VERSION = 1
 MAX_TOKENS_PER_MESSAGE = 1_048_576
 MAX_LOGPROBS = 20
 MAX_TOKENIZER_BYTES = 128 * 2**20
-"""Of a message that holds a tokenizer."""
+"""The limit for a message that holds a tokenizer."""
 Q_SUM_TOLERANCE = 1e-4
-"""How far a q may be from summing to one: what float32 arithmetic on the draft's side explains."""
+"""How far the sum of a q may be from one: the error of float32 arithmetic on the draft's side."""
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(max_length=MAX_TOKENS_PER_MESSAGE, fail_fast=True)]
@@ -208,7 +208,7 @@ class DraftTimings(Reply):
 
 
 class DraftPart(Reply):
-    """So many tokens of candidate 0 come from this drafter."""
+    """How many tokens of candidate 0 come from this drafter."""
 
     source: Source
     tokens: int = Field(ge=0)
@@ -230,7 +230,7 @@ class DraftResponse(Reply):
 
 
 class RememberRequest(Message):
-    """`POST /v1/remember` on a draft worker: an answer as it ended, to be drafted from under the same scope."""
+    """`POST /v1/remember` on a draft worker: a finished answer, to draft from under the same scope."""
 
     protocol: Literal[1] = 1
     history: HistoryScope

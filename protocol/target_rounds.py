@@ -1,4 +1,4 @@
-"""Which requests may carry drafts in rounds that the target drives itself: a question to their sampling."""
+"""Which requests may carry drafts in rounds that the target drives itself: their sampling decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker says of itself: its model, what it can do, its tokenizer, whether it is ready (docs/wire.md)."""
+"""What a worker reports about itself: its model, what it can do, its tokenizer, whether it is ready (docs/wire.md)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StepTime(Reply):
 
 
 class StrategyFacts(Reply):
-    """What a strategy of a target needs and promises, so that nobody has to know it by name."""
+    """What a strategy of a target needs and promises, so that no caller has to know it by name."""
 
     name: str
     needs_q: bool = Field(description="every drafted token must come with the q that it was drawn from")
@@ -74,7 +74,7 @@ class Capabilities(Reply):
         known = {facts.name for facts in self.strategy_facts}
         for name in self.strategies:
             if name not in known:
-                raise ValueError(f"strategy_facts: says nothing of {name}")
+                raise ValueError(f"strategy_facts: {name} is missing")
         return self
 
     def facts(self, strategy: Strategy) -> StrategyFacts | None:

@@ -41,7 +41,7 @@ class HttpConnection(HttpToolsProtocol):
                     return
                 data = self._head_without_upgrade() + data[upgrade.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's own has
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as in uvicorn's own parser
             except httptools.HttpParserError:
                 self.send_400_response("Invalid HTTP request received.")
                 return
@@ -49,7 +49,7 @@ class HttpConnection(HttpToolsProtocol):
                 return
 
     def send_400_response(self, msg: str) -> None:
-        """What is not HTTP gets an error in OpenAI's form, which holds all that the workers' own form has."""
+        """Input that is not HTTP gets an error in OpenAI's form, which has every field of the workers' own form."""
         error = {"message": msg, "type": "invalid_request_error", "param": None, "code": "invalid_http"}
         body = json.dumps({"error": error}).encode()
         head = ["HTTP/1.1 400 Bad Request", "content-type: application/json", f"content-length: {len(body)}"]
@@ -73,7 +73,7 @@ class HttpConnection(HttpToolsProtocol):
         return False
 
     def _upgrade_ignored(self) -> bool:
-        """CONNECT is an upgrade to httptools, whatever its headers: reading it again would not end."""
+        """httptools takes CONNECT for an upgrade, whatever its headers: reading it again would never end."""
         return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
     def _head_without_upgrade(self) -> bytes:

@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 _CANCEL_SECONDS = 5.0
 CLIENT_GONE_STATUS = 499
-"""nginx's status for a client that left: for the metrics, since nobody reads it."""
+"""nginx's status for a client that left; it only appears in metrics."""
 
 
 class ClientGone(Exception):
-    """The client disconnected, or did not read for too long. Nobody is left to answer."""
+    """The client disconnected, or did not read for too long. No one is left to answer."""
 
 
 async def until_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
@@ -40,7 +40,7 @@ async def until_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
 
 
 def _retrieve(task: asyncio.Future[Any]) -> None:
-    """asyncio logs an exception that nobody retrieves, such as StaleRound for a client that left."""
+    """asyncio logs exceptions that are never retrieved, such as StaleRound for a client that left."""
     if not task.cancelled():
         task.exception()
 

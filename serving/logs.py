@@ -57,6 +57,6 @@ def _add_request(logger: Any, method: str, event: dict[str, Any]) -> dict[str, A
 
 
 def _drop_colours(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
-    """uvicorn gives its messages twice, the second time for terminals."""
+    """uvicorn passes its messages twice, the second time coloured for terminals."""
     event.pop("color_message", None)
     return event

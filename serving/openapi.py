@@ -1,4 +1,4 @@
-"""OpenAPI for endpoints that read their bodies themselves, of which FastAPI knows nothing."""
+"""OpenAPI for endpoints that read their bodies themselves, so that FastAPI does not know the models."""
 
 from __future__ import annotations
 

@@ -13,5 +13,5 @@ _VALID = re.compile(r"[A-Za-z0-9_.:/+=-]{1,128}")
 
 
 def valid_id(given: str) -> str:
-    """`given`, or "" if it is nothing to put into logs and headers."""
+    """`given`, or "" if it is not fit for logs and headers."""
     return given if _VALID.fullmatch(given) else ""

@@ -20,19 +20,19 @@ from serving.connection import HttpConnection
 
 logger = logging.getLogger("tandem")
 
-# For the last events of streams that were ended to be written.
+# Lets streams that were ended write their last events.
 _FAREWELL_SECONDS = 2
 _LOOK_SECONDS = 0.5
 KEEP_ALIVE_SECONDS = 65
-"""For idle connections: well over the 5 s after which httpx, and with it OpenAI's SDK, lets go of its own. With
+"""For idle connections: well over the 5 s after which httpx, and so OpenAI's SDK, closes them. With
 uvicorn's equal 5 s a request could be sent just as the server hangs up."""
 
 
 class DrainingServer(uvicorn.Server):
-    """When the drain time is over, or on a second signal, `end_requests` is called; soon after all is cut.
+    """When the drain time is over, or on a second signal, `end_requests` is called; soon after, all is cut.
 
-    With `begin_drain` it goes on listening while requests run, so that who watches it may still ask: the app, which is
-    told by that call, is to refuse what is new.
+    With `begin_drain` the server keeps listening while requests run, so that health checks still get an answer; that
+    call makes the app refuse new requests.
     """
 
     def __init__(
@@ -54,15 +54,16 @@ class DrainingServer(uvicorn.Server):
             if self._begin_drain is not None:
                 self._begin_drain()
                 await self._until_idle()
+                self.config.timeout_graceful_shutdown = _FAREWELL_SECONDS  # whatever still runs has had its time
             await super().shutdown(sockets)
         finally:
             ending.cancel()
 
     async def _until_idle(self) -> None:
-        """Until no request runs, or soon after the last were told to end."""
+        """Until no request runs, the drain time is over, or a second signal came."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._drain_seconds + _FAREWELL_SECONDS):
-                while (running := set(self.server_state.tasks)) and not self.force_exit:
+            async with asyncio.timeout(self._drain_seconds):
+                while (running := set(self.server_state.tasks)) and not self._drained.is_set():
                     await asyncio.wait(running, timeout=_LOOK_SECONDS)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -104,7 +105,7 @@ class HttpServer:
             port=self._port,
             http=HttpConnection,
             ws="none",  # else uvicorn would take the connection over and leave the caller waiting
-            log_config=None,  # uvicorn's loggers go the way of all others
+            log_config=None,  # uvicorn's loggers propagate like all others
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
@@ -124,7 +125,7 @@ class HttpServer:
             sys.exit(1)
 
     def fail(self, reason: str) -> None:
-        """The app cannot serve: say why and end."""
+        """Log why the app cannot serve, and end the process."""
         logger.critical("%s", reason)
         self._failed = True
         if self._server is not None:
@@ -138,7 +139,7 @@ def settle_heap() -> None:
     """For a worker that has loaded its model and only serves from now on: keep the garbage collector out of the way.
 
     What was loaded stays, so it is not looked through again (with torch and a model a full collection takes half a
-    second); and a batch call of 32 items, which holds some 2,500 objects, no longer sets off four collections.
+    second); and a batch call of 32 items, which holds some 2,500 objects, no longer triggers four collections.
     """
     gc.collect()
     gc.freeze()

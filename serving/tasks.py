@@ -27,18 +27,18 @@ class TaskOwner:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
-        if self._is_cancelled:  # once it has begun, so that it can say so to whoever waits for it
+        if self._is_cancelled:  # after it has begun, so that it can report to its waiters
             asyncio.get_running_loop().call_soon(task.cancel)
         return task
 
     def cancel(self) -> None:
-        """Cancels all tasks, and those that are still started."""
+        """Cancels all tasks, and those started later."""
         self._is_cancelled = True
         for task in list(self._tasks):
             task.cancel()
 
     async def close(self, grace_seconds: float = 0.0) -> None:
-        """Gives the tasks `grace_seconds` to end, then cancels them; gives up one that does not end within seconds."""
+        """Gives the tasks `grace_seconds` to end, then cancels them; abandons those that will not end."""
         if self._tasks and grace_seconds > 0:
             await asyncio.wait(set(self._tasks), timeout=grace_seconds)
         self.cancel()

@@ -30,17 +30,17 @@ _tracing: Tracing | None = None
 
 
 def valid_traceparent(given: str | None) -> str | None:
-    """`given`, if it is one as W3C's Trace Context has it; who sends anything else is part of no trace."""
+    """`given`, if it is a valid W3C traceparent; with anything else the request belongs to no trace."""
     return given if given is not None and _TRACEPARENT.fullmatch(given) else None
 
 
 def begin(name: str, traceparent: str | None) -> Span | None:
-    """A span of a server, a child of the caller's if it says which one that is. None while tracing is off."""
+    """A server's span, a child of the caller's if the request names one. None while tracing is off."""
     return None if _tracing is None else Span(_tracing, name, traceparent)
 
 
 def record(name: str, traceparent: str | None, seconds: float, attributes: Attributes) -> None:
-    """A span that ends now and took this long; nothing while tracing is off, or for who is part of no trace."""
+    """A span that ends now and took this long; none while tracing is off or without a trace to belong to."""
     if _tracing is not None and traceparent is not None:
         _tracing.record(name, traceparent, seconds, attributes)
 
@@ -67,7 +67,7 @@ def stop_tracing() -> None:
 
 
 class Tracing:
-    """OpenTelemetry's SDK. Raises ImportError where it is not installed."""
+    """OpenTelemetry's SDK. Raises ImportError if it is not installed."""
 
     def __init__(self, service: str) -> None:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -118,7 +118,7 @@ class Tracing:
 
 
 class Span:
-    """One that is open. `traceparent` is for those who go on with it."""
+    """An open span. `traceparent` is what the next service continues the trace with."""
 
     def __init__(self, tracing: Tracing, name: str, traceparent: str | None) -> None:
         self._tracing = tracing

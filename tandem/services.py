@@ -61,7 +61,8 @@ def run_draft_worker(settings: DraftSettings) -> None:
 
     runner = HttpServer(settings.host, settings.port, settings.drain_timeout_ms / 1000)
     try:
-        runner.run(create_app(settings, on_failure=runner.fail, on_loaded=settle_heap))
+        app = create_app(settings, on_failure=runner.fail, on_loaded=settle_heap)
+        runner.run(app, begin_drain=app.state.drain)
     finally:
         stop_tracing()
 
@@ -75,7 +76,8 @@ def run_target_worker(settings: TargetSettings) -> None:
 
     runner = HttpServer(settings.host, settings.port, settings.drain_timeout_ms / 1000)
     try:
-        runner.run(create_app(settings, on_failure=runner.fail, on_loaded=settle_heap))
+        app = create_app(settings, on_failure=runner.fail, on_loaded=settle_heap)
+        runner.run(app, begin_drain=app.state.drain)
     finally:
         stop_tracing()
 

@@ -41,7 +41,7 @@ class TargetEngine(Protocol):
 
     @property
     def model(self) -> RunningModel:
-        """What its service asks of the model beside tokens."""
+        """What the service needs from the model apart from tokens."""
         ...
 
     async def verify(

@@ -11,7 +11,7 @@ from engines.sampling.draw import token_logprobs
 from protocol.messages import TokenLogprob
 
 LEAST_LOGPROB = -9999.0
-"""Stands for −inf, which JSON cannot say (as in OpenAI's API)."""
+"""Stands for −inf, which JSON cannot express (as in OpenAI's API)."""
 
 
 def reported_logprobs(logits: Tensor, token_ids: Sequence[int], top: int) -> list[TokenLogprob]:

@@ -25,5 +25,5 @@ class TargetMetrics(WorkerMetrics):
             self.drafts.inc()
             self.draft_tokens.inc(response.num_drafted)
             self.accepted_tokens.inc(response.num_accepted)
-            for position in range(response.num_drafted):  # one that was not accepted too, so that it starts at 0
+            for position in range(response.num_drafted):  # rejected ones too, so that their series start at 0
                 self._accepted_at.labels(position).inc(position < response.num_accepted)

@@ -57,7 +57,7 @@ class TargetService:
         return response
 
     async def check_grammar(self, request: GrammarCheckRequest) -> GrammarCheckResponse:
-        """Whether the grammar can be honoured. Raises WireError: no, because."""
+        """Returns if the grammar can be honoured. Raises WireError with the reason if not."""
         check_grammar_type(request.grammar, self.engine.model.info)
         await self.engine.check_grammar(request.grammar)
         return GrammarCheckResponse()

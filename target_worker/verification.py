@@ -94,7 +94,7 @@ class Verification:
         return verdict
 
     def cut(self, verdict: Verdict) -> Cut:
-        """What of the verdict's tokens is emitted."""
+        """Which of the verdict's tokens are emitted."""
         return cut_after_stop(verdict.token_ids, verdict.num_accepted, self.drawing.stops, self.drawing.room)
 
     def response(

@@ -20,7 +20,7 @@ _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
 def chromium() -> str | None:
-    """The browser's path; None where there is none."""
+    """The browser's path; None if there is none."""
     return next((path for name in _NAMES if (path := shutil.which(name))), None)
 
 
@@ -98,7 +98,7 @@ def browser(path: str, profile: Path) -> Iterator[Callable[[], Page]]:
         [
             path,
             "--headless=new",
-            "--no-sandbox",  # of no use to a container's root, who opens pages of this machine alone
+            "--no-sandbox",  # not available to a container's root; only local pages are opened
             "--disable-gpu",
             "--disable-dev-shm-usage",
             "--no-first-run",
@@ -140,4 +140,4 @@ def _port(process: subprocess.Popen[bytes], file: Path) -> int:
         with suppress(OSError, ValueError, IndexError):
             return int(file.read_text().splitlines()[0])
         time.sleep(0.05)
-    raise RuntimeError("the browser did not say where it listens")
+    raise RuntimeError("the browser did not report its address")

@@ -85,7 +85,7 @@ def covering_array(seed: int = 0) -> list[Cell]:
 
 
 def _complete(settings: dict[str, Any], uncovered: set[Pair], choose: random.Random) -> dict[str, Any]:
-    """Settle the other factors one by one, in a drawn order, each as covers most."""
+    """Choose the other factors one by one, in a random order, each to cover the most pairs."""
     settings = dict(settings)
     for name in choose.sample(list(FACTORS), len(FACTORS)):
         if name not in settings:
@@ -102,7 +102,7 @@ def _pairs(settings: dict[str, Any]) -> set[Pair]:
 
 
 def drawn(cells: Sequence[Cell], count: int, seed: int = 34) -> list[Cell]:
-    """So many of the cells, drawn, all drafters by turns."""
+    """A random selection of the cells, taking drafters in turn."""
     turns = dict.fromkeys(FACTORS["drafter"], 0)
     ranked: list[tuple[int, int]] = []
     for index in random.Random(seed).sample(range(len(cells)), len(cells)):
@@ -113,7 +113,7 @@ def drawn(cells: Sequence[Cell], count: int, seed: int = 34) -> list[Cell]:
 
 @contextmanager
 def running() -> Iterator[Services]:
-    """The bundled model in bitwise mode, and a gateway that knows each of the drafters by its name in FACTORS."""
+    """The bundled model in bitwise mode, and a gateway that has each drafter under its name in FACTORS."""
     model = bundled()
     with Stack() as stack:
         workers = {**BITWISE, "slots": 8, "context_length": 1024}
@@ -151,7 +151,7 @@ class Reference:
 def compare(
     client: Client, reference: Reference, cell: Cell, prompts: Sequence[str], max_tokens: int = MAX_TOKENS
 ) -> dict[str, Any]:
-    """One cell: what differed (nothing, we hope), and how much speculation there was to see a difference by."""
+    """One cell: what differed (nothing, ideally), and how much speculation there was."""
     differences: list[dict[str, str]] = []
     found = {"differences": differences, "accepted": 0, "drafted": 0}
     again = itertools.chain.from_iterable(itertools.repeat(prompts, TRIES))
@@ -170,7 +170,7 @@ def compare(
 
 
 def unproven_alone(cell: Cell, result: Mapping[str, Any]) -> str | None:
-    """What one cell should have shown and did not. Adaptation may well decide against drafting, lookup find nothing."""
+    """What one cell should have shown and did not. Adaptation may choose not to draft, lookup may find nothing."""
     if cell.drafter == "partly_right" and not result["accepted"]:
         return f"no token accepted: {cell.name}"
     if cell.drafter in ("model", "scripted") and not cell.adaptive and not result["drafted"]:

@@ -1,4 +1,4 @@
-"""Real Tandem processes on free ports: started, awaited, faulted by pid, and always ended with whoever started them."""
+"""Real Tandem processes on free ports: started, awaited, faulted by pid, and always ended with their starter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOG_TAIL = 4000
 
 
 def free_port() -> int:
-    """A port of the loopback address that nobody listens on."""
+    """A free port of the loopback address."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -116,7 +116,7 @@ class Process:
         self._process = self._start()
 
     def close(self) -> None:
-        """End it: politely, then not."""
+        """End it with SIGTERM, then with SIGKILL."""
         self.ask_to_end()
         self.reap()
 
@@ -173,7 +173,7 @@ class Stack:
     def close(self) -> None:
         for process in reversed(self.processes):
             process.ask_to_end()
-        for process in reversed(self.processes):  # they have ended side by side
+        for process in reversed(self.processes):  # they were all signalled first, so they end in parallel
             process.reap()
         self.processes.clear()
 
@@ -184,7 +184,7 @@ class Stack:
         self.close()
 
     def _add(self, name: str, command: Sequence[str], port: int, variables: Mapping[str, str]) -> Process:
-        # What the person at the keyboard has set must not shape what is measured.
+        # The user's own settings must not affect what is measured.
         env = {key: value for key, value in os.environ.items() if not key.startswith("TANDEM_")}
         kept = {key: os.environ[key] for key in ("TANDEM_CACHE",) if key in os.environ}
         process = Process(name, command, port, self.logs / f"{name}.log", env | kept | dict(variables))

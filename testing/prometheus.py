@@ -21,7 +21,7 @@ _READY_SECONDS = 60.0
 
 
 def installed() -> bool:
-    """Whether both programs of the package are there."""
+    """Whether both programs of the package are installed."""
     return shutil.which("prometheus") is not None and shutil.which("promtool") is not None
 
 

@@ -3,10 +3,10 @@
     python -m testing.scripted_draft --port 9001 --mode wrong
 
 `POST /behave {"mode": "late", "delay": 2.0}` changes what it does from now on. It speaks the wire (docs/wire.md), keeps
-contexts by session, and remembers every context it was sent, which is what `right` drafts from: what a sequence that
-began alike went on with. So a request whose tokens were seen before is drafted without a fault. `partly_right` drafts
-from that memory up to a drawn place and wrongly from there on, each candidate up to a place of its own; what was never
-seen it drafts wrongly.
+contexts by session, and remembers every context it was sent, which is what `right` drafts from: the continuation of a
+sequence with the same beginning. So a request whose tokens were seen before is drafted without a fault. `partly_right`
+drafts from that memory up to a drawn place and wrongly from there on, each candidate up to a place of its own; unseen
+contexts it drafts wrongly.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Script:
     random: random.Random = field(default_factory=lambda: random.Random(0))
 
     def context(self, request: DraftRequest) -> list[int] | None:
-        """The whole context; None if this session does not hold what the request builds on."""
+        """The whole context; None if the session lacks what the request builds on."""
         held = self.sessions.get(request.session_id or "", [])
         start = request.context.start
         if start > len(held):
@@ -79,7 +79,7 @@ class Script:
         return [self._one(count) for _ in range(candidates)]
 
     def _known(self, ids: list[int], count: int) -> list[int]:
-        """What the longest sequence that was seen to begin with `ids` went on with."""
+        """The continuation of the longest seen sequence that begins with `ids`."""
         longer = [seen for seen in self.seen if len(seen) > len(ids) and seen[: len(ids)] == ids]
         return max(longer, key=len)[len(ids) : len(ids) + count] if longer else []
 

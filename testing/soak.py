@@ -28,7 +28,7 @@ HUNG_SECONDS = 120.0
 
 @dataclass
 class Tally:
-    """What came of the requests. `outcomes` counts right, wrong, hung and refused ones (by status)."""
+    """The results of the requests. `outcomes` counts right, wrong, hung and refused ones (by status)."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     wrong: list[dict[str, str]] = field(default_factory=list)
@@ -118,5 +118,5 @@ def _kill(workers: list[Process], until: float, every: float, tally: Tally, choo
         victim.kill()
         victim.restart()
         tally.kills += 1
-        # One at a time: what is shown is that one worker's end is never seen, not that of all of them.
+        # One at a time: the claim is that the loss of one worker goes unnoticed, not that of all of them.
         victim.wait_ready()

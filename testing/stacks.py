@@ -37,7 +37,7 @@ def start(
     **gateway_settings: Any,
 ) -> Services:
     """Start and await everything. `drafters` may name lookup, model (`draft_model`) and two scripted ones: `scripted`,
-    wrong until told otherwise, and `partly_right`.
+    wrong by default, and `partly_right`.
 
     The first of them is the default one. Worker settings go to the target and the draft model alike.
     """

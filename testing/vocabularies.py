@@ -98,7 +98,7 @@ def model_that_speaks(folder: Path, tokenizer: Tokenizer, bos: str | None, eos: 
 
 
 def permuted(source: Path, folder: Path, seed: int = 0) -> Path:
-    """The model of `source` under other ids: one that says the same in every place, and shares no id with it."""
+    """The model of `source` under other ids: it generates the same text, and shares no id with it."""
     from safetensors.torch import load_file, save_file
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

@@ -29,7 +29,7 @@ def request(
 
 
 async def pause() -> None:
-    """Let other tasks and threads get on; for loops that look for something which sets no event."""
+    """Let other tasks and threads run; for loops that poll for something without an event."""
     await asyncio.sleep(0.001)
 
 

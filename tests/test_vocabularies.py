@@ -20,6 +20,8 @@ OTHER = ["日本語のテキスト、東京の空。 привет мир, как
 PROMPTS = ["The quick brown fox", "Once upon a time 日本", "def add(a, b):\n    return"]
 RIGHT = ("right_ids", "right_text")
 DRAFTERS = (*RIGHT, "bytes", "qwen", "disagrees")
+BY_PROMPT = ("prompt_target", "prompt_own", "prompt_auto")
+"""The target under other ids, by shared text, with a chat template of its own."""
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +40,12 @@ def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         "qwen": {"model": str(qwen)},
         "disagrees": {"model": str(disagrees), "other_vocabulary": "shared_text"},
     }
+    templated = permuted(target, folder / "templated")
+    template = "{% for message in messages %}<|im_start|>{{ message['content'] }}{% endfor %}<|im_start|>"
+    (templated / "chat_template.jinja").write_text(template)
+    for name in BY_PROMPT:
+        own = {"other_vocabulary": "shared_text", "draft_prompt": name.removeprefix("prompt_")}
+        pools[name] = {"model": str(templated), **own}
     with running_stack(target, pools=pools) as stack:
         yield stack
 
@@ -153,8 +161,45 @@ def test_penalties_bias_stops_and_grammars_meet_other_ids(stack: Stack) -> None:
 def test_the_way_is_told(stack: Stack) -> None:
     detail = httpx.get(f"{stack.url}/ready").json()["detail"]
     assert len(re.findall(r"by shared ids \(\d+ tokens", detail)) == 2
-    assert len(re.findall(r"by shared text \(\d+ tokens", detail)) == 3
+    assert len(re.findall(r"by shared text \(\d+ tokens", detail)) == 3 + len(BY_PROMPT)
     ways = [line for line in httpx.get(f"{stack.url}/metrics").text.splitlines() if line.startswith("tandem_draft_voc")]
-    assert sum('way="shared_text"' in line and line.endswith(" 1.0") for line in ways) == 3
+    assert sum('way="shared_text"' in line and line.endswith(" 1.0") for line in ways) == 3 + len(BY_PROMPT)
     assert sum('way="shared_ids"' in line and line.endswith(" 1.0") for line in ways) == 2
     assert sum('way="same"' in line and line.endswith(" 1.0") for line in ways) == 1
+
+
+def judged(stack: Stack, prompt: str) -> float:
+    """Draft tokens that were judged after this prompt, by all draft workers together."""
+    workers = re.findall(r"draft (http://[\d.:]+\d): ready", httpx.get(f"{stack.url}/ready").json()["detail"])
+    assert len(workers) > len(DRAFTERS)
+    pages = "\n".join(httpx.get(f"{url}/metrics").text for url in workers)
+    name = f'tandem_draft_prompt_num_draft_tokens_total{{prompt="{prompt}"}} '
+    return sum(float(line.removeprefix(name)) for line in pages.splitlines() if line.startswith(name))
+
+
+@pytest.mark.parametrize("drafter", BY_PROMPT)
+def test_a_chat_is_drafted_after_either_prompt(stack: Stack, drafter: str) -> None:
+    before = {prompt: judged(stack, prompt) for prompt in ("target", "own")}
+    asked: list[dict[str, Any]] = [
+        {"temperature": t, "seed": seed, "max_tokens": 24} for t in (0.0, 0.8) for seed in (1, 2)
+    ]
+    plain = [stack.chat(speculative={"enabled": False}, **fields).json() for fields in asked]
+    drafted = [stack.chat(speculative=drafted_by(drafter), **fields).json() for fields in asked]
+    texts = [[answer["choices"] for answer in answers] for answers in (plain, drafted)]
+    assert texts[0] == texts[1]
+    assert all(counts(answer)[0] for answer in drafted)
+    more = {prompt: judged(stack, prompt) - count for prompt, count in before.items()}
+    used = {"prompt_target": {"target"}, "prompt_own": {"own"}, "prompt_auto": {"target", "own"}}[drafter]
+    assert {prompt for prompt, count in more.items() if count} == used, more
+
+
+def test_each_prompt_is_really_what_the_drafter_reads(stack: Stack) -> None:
+    """The drafter is the target's own model: after the target's prompt it says what the target does, after the other
+    one what it likes."""
+    accepted = dict.fromkeys(("prompt_target", "prompt_own"), 0)
+    for drafter in accepted:
+        for text in ("Hi", "Once upon a time", "What is the capital of France?", "def add(a, b):"):
+            messages = [{"role": "user", "content": text}]
+            answer = stack.chat(messages=messages, temperature=0, max_tokens=24, speculative=drafted_by(drafter)).json()
+            accepted[drafter] += counts(answer)[1]
+    assert accepted["prompt_target"] > 2 * accepted["prompt_own"], accepted

@@ -1,10 +1,10 @@
-"""Tokens a round of a student, exactly as speculative decoding would bring them, read off texts of the target's own.
+"""A student's tokens per round, exactly as in speculative decoding, computed from the target's own texts.
 
-A draft is accepted up to the first token that differs from the target's, so what the student saw before an accepted
-token is always the target's own text: one pass over a text says for each place whether the student would have said the
-next token, and rounds are counted from that. At a temperature both draw with the same noise (docs/exactness.md); the
-noise that made the target say what it said is drawn from its posterior (truncated Gumbels: Maddison,
-Tarlow and Minka, *A\\* Sampling*, 2014, section 2).
+A draft is accepted up to the first token that differs from the target's, so the student's context before an accepted
+token is always the target's own text: one pass over a text shows for each place whether the student would have drawn
+the next token, and rounds are counted from that. At a temperature both draw with the same noise (docs/exactness.md);
+the noise behind the target's tokens is drawn from its posterior (truncated Gumbels: Maddison, Tarlow and
+Minka, *A\\* Sampling*, 2014, section 2).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def coupled_matches(
     temperature: float,
     generator: torch.Generator | None = None,
 ) -> Tensor:
-    """Whether the student, drawing with the noise that made the target say `said`, says it too: bool [n].
+    """Whether the student draws `said` too, with the noise that made the target draw it: bool [n].
 
     student: logits [n, ids kept]; target: logits [n, vocabulary]; said: ids [n]; kept: the ids of the student's
     columns (None: all). At temperature 0 both take the likeliest.

@@ -1,4 +1,4 @@
-"""What a draft's folder says to people: README.md, and curves of the training."""
+"""What a draft's folder has for people to read: README.md, and curves of the training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_card(folder: Path, facts: Mapping[str, Any], history: Sequence[Mapping
 
 
 def draw_curves(file: Path, history: Sequence[Mapping[str, Any]]) -> bool:
-    """Draw loss and tokens a round by training tokens as a PNG; false if matplotlib (the extra `train`) isn't here."""
+    """Draw loss and tokens a round by training tokens as a PNG; False if matplotlib (extra `train`) is missing."""
     try:
         import matplotlib
     except ImportError:

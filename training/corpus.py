@@ -24,8 +24,8 @@ _POOL_BATCHES = 64
 class Corpus:
     """`ids` are all sequences' tokens, one after another (int32 [tokens]); sequence i is [offsets[i], offsets[i+1]).
 
-    What was said, and is trained on, begins at its token `starts[i]`. `temperatures[i]` is what it was drawn at, −1 for
-    a text of the data's own; `kinds[i]` names it.
+    What was generated, and is trained on, begins at its token `starts[i]`. `temperatures[i]` is the temperature it was
+    drawn at, −1 for the data's own texts; `kinds[i]` names it.
     """
 
     ids: np.ndarray
@@ -103,7 +103,7 @@ class Corpus:
         )
 
     def token_counts(self, vocabulary: int) -> np.ndarray:
-        """How often each id was said (int64 [vocabulary])."""
+        """How often each id was generated (int64 [vocabulary])."""
         said = np.ones(len(self.ids), dtype=bool)
         for begin, start in zip(self.offsets[:-1], self.starts, strict=True):
             said[begin : begin + start] = False
@@ -124,14 +124,15 @@ class Batch:
 
     @property
     def said(self) -> Tensor:
-        """The tokens that were said after `places`, [n]."""
+        """The tokens that were generated after `places`, [n]."""
         return self.ids.flatten()[self.places + 1]
 
 
 def plan_batches(corpus: Corpus, tokens: int, longest: int, seed: int) -> list[list[int]]:
     """One pass over the corpus: which sequences make each batch of about `tokens` tokens, like lengths together.
 
-    The order follows from `seed`. Sequences are cut at `longest` tokens; those that have nothing to learn from are out.
+    The order follows from `seed`. Sequences are cut at `longest` tokens; those without anything to learn from are left
+    out.
     """
     draw = random.Random(seed)
     lengths = np.minimum(np.diff(corpus.offsets), longest)

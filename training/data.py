@@ -76,14 +76,14 @@ def _entry(line: Any) -> Entry:
     name, value = given[0], line[given[0]]
     kind = line.get("kind", "chat" if name in ("messages", "prompt") else "text")
     if not isinstance(kind, str):
-        raise ValueError("kind is no string")
+        raise ValueError("kind is not a string")
     if name == "messages":
         messages = tuple((str(message["role"]), str(message["content"])) for message in value)
         if not any(role == "user" for role, _ in messages):
-            raise ValueError("messages without one of the user's")
+            raise ValueError("messages has no message of the user")
         return Entry(kind, messages=messages)
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{name} is no text")
+        raise ValueError(f"{name} is not a string")
     if name == "prompt":
         return Entry(kind, messages=(("user", value),))
     return Entry(kind, prefix=value) if name == "prefix" else Entry(kind, text=value)

@@ -1,7 +1,7 @@
-"""What can be wrong with what training was given."""
+"""What can be wrong with the input of training."""
 
 from __future__ import annotations
 
 
 class TrainingError(Exception):
-    """Said to the person who started it, in one sentence."""
+    """Shown to the user in one sentence."""

@@ -32,7 +32,7 @@ def write_draft(
     layers: Sequence[int],
     precision: Precision = "int8",
 ) -> None:
-    """Write a student's own weights, and whose embeddings and head it needs (told by the hash of the embeddings)."""
+    """Write a student's own weights, and which target's embeddings and head it needs (by the embeddings' hash)."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Tensor] = {}
     for name, value in weights.items():

@@ -1,4 +1,4 @@
-"""Stage one: what the target says to the prompts, kept in files that training reads."""
+"""Stage one: the target's answers to the prompts, kept in files that training reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the student is from the target, over the ids that the student can say.
+"""How far the student is from the target, over the ids that the student can generate.
 
 Total variation distance is one minus the chance that a token of the student is accepted (Leviathan, Kalman and Matias
 2023, arXiv 2211.17192, theorem 3.5), so it is what is wanted, but its gradient vanishes where the two hardly overlap;
@@ -16,8 +16,8 @@ def divergences(student: Tensor, target: Tensor, kept: Tensor | None, temperatur
     """Kullback-Leibler divergence at temperature 1 and total variation at `temperatures`, both [rows].
 
     student: float32 logits [rows, ids kept]; target: float32 logits [rows, vocabulary]; kept: the ids of the student's
-    columns (None: all); temperatures: [rows], above 0. What the target gives to ids that the student can't say
-    counts as missed in the total variation, and is left out of the divergence, which could never be made smaller there.
+    columns (None: all); temperatures: [rows], above 0. The target's mass on ids that the student can't generate counts
+    as missed in the total variation, and is left out of the divergence, which training could not reduce there.
     """
     whole = target.logsumexp(dim=-1, keepdim=True)
     seen = target if kept is None else target.index_select(-1, kept)

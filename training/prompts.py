@@ -1,4 +1,4 @@
-"""The stream of prompts that the target answers: the data's, its own questions, and follow-ups on what it said."""
+"""The stream of prompts that the target answers: the data's, its own questions, and follow-ups on its answers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class PromptSource:
                     yield self.prompt(entry, self._draw.choice(self._mixture.temperatures))
 
     def take(self, answer: Answer) -> Answer | None:
-        """The answer, where it is one to train on; the target's questions are asked next instead."""
+        """The answer, if it is one to train on; the target's own questions become prompts instead."""
         prompt = answer.prompt
         if prompt.kind == _ASK:
             question = self._text(answer.ids).strip()

@@ -35,7 +35,7 @@ Stage = Literal["all", "generate", "train"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """All that `tandem train-draft` was told. `vocabulary` None keeps the whole head; sizes are in tokens."""
+    """All settings of `tandem train-draft`. `vocabulary` None keeps the whole head; sizes are in tokens."""
 
     target: str
     data: Path | None
@@ -57,10 +57,10 @@ class Job:
 
 
 def run(job: Job, progress: Callable[[str], None]) -> Path:
-    """Do the job; what has been done by an earlier run in the same folder is not done again. Returns the folder.
+    """Do the job; what an earlier run did in the same folder is not done again. Returns the folder.
 
     Raises:
-        TrainingError, ModelError: for what can't be.
+        TrainingError, ModelError: for what can't be done.
     """
     process, _ = job.share
     work = job.out / "work"
@@ -106,7 +106,7 @@ def run(job: Job, progress: Callable[[str], None]) -> Path:
 
 
 def load_target(files: ModelFiles, device: str) -> tuple[Any, Any, list[int]]:
-    """The target (bfloat16 on a GPU, float32 elsewhere), its tokenizer, and the ids that end what it says."""
+    """The target (bfloat16 on a GPU, float32 elsewhere), its tokenizer, and the ids that end its texts."""
     place = pick_device(device)
     kind = torch.bfloat16 if place.type == "cuda" else torch.float32
     try:
@@ -136,8 +136,10 @@ def _lasting_name(given: str, files: ModelFiles) -> str:
 
 
 def kept_ids(corpus: Corpus, size: int | None, vocabulary: int, stops: list[int]) -> tuple[Tensor | None, float]:
-    """The `size` ids that are said most often, those that end an answer among them, ascending; and what share of all
-    that is said they are. None if `size` is None or the whole vocabulary."""
+    """The `size` most frequent ids, ascending, those that end an answer included; and their share of all tokens.
+
+    None if `size` is None or the whole vocabulary.
+    """
     if size is None or size >= vocabulary:
         return None, 1.0
     counts = corpus.token_counts(vocabulary)

@@ -36,7 +36,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """`ids` are the new tokens alone, the one that ended it included."""
+    """`ids` are only the new tokens, including the one that ended it."""
 
     prompt: Prompt
     ids: tuple[int, ...]
@@ -157,7 +157,7 @@ class Sampler:
                 break
             for _ in range(_STEPS_BETWEEN_LOOKS):
                 self._step()
-            # While a GPU is at these steps: what the last ones brought, and what comes next.
+            # While a GPU runs these steps, handle the results of the last ones and prepare the next.
             yield from ended
             upcoming.extend(self._take(prompts, count // 16 - len(upcoming)))
             ended = self._harvest(running)
@@ -201,7 +201,7 @@ class Sampler:
         where = torch.tensor(slots, device=device)
         last = torch.tensor([len(prompt.ids) - 1 for prompt in prompts], device=device)
         positions = torch.arange(width, device=device).expand(len(slots), width)
-        # All but the last token, which the next step feeds: its key and value are written anew there.
+        # All but the last token: the next step feeds it, and writes its key and value again.
         self._model(
             input_ids=ids,
             position_ids=positions,
@@ -244,6 +244,6 @@ class Sampler:
 
 
 def timer(seconds: float | None) -> Callable[[], bool]:
-    """A function that is true from `seconds` on; never where that is None."""
+    """A function that returns True after `seconds`; never if that is None."""
     end = None if seconds is None else time.monotonic() + seconds
     return lambda: end is not None and time.monotonic() >= end

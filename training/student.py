@@ -21,7 +21,7 @@ class Float32Head(nn.Module):
     """An output layer whose logits are float32, whatever the precision before it: bfloat16 would tie likely tokens.
 
     Where `places` is set, indices into the batch's flattened tokens [n], the logits are those tokens' alone,
-    [n, ids]: what nobody asks for, a large vocabulary's logits over prompts, is not computed.
+    [n, ids]: a large vocabulary's logits over prompts, which are not needed, are not computed.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:

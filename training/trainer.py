@@ -56,9 +56,9 @@ def train(
     folder: Path,
     progress: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Train `student` in place; what was seen on the way is returned and kept in folder/progress.jsonl.
+    """Train `student` in place; its progress is returned and kept in folder/progress.jsonl.
 
-    A checkpoint in `folder` is gone on from. On several processes (accelerate launch) each takes its share of batches.
+    A checkpoint in `folder` is resumed. On several processes (accelerate launch) each takes its share of batches.
     """
     from accelerate import Accelerator
     from accelerate.utils import broadcast
@@ -202,7 +202,7 @@ class _State:
         self.seconds = 0.0
 
     def load(self, student: Any, optimizer: Any, device: torch.device) -> list[dict[str, Any]]:
-        """Take a checkpoint's weights and place where there is one. What was reported up to it."""
+        """Resume from a checkpoint if there is one. Returns what was reported before it."""
         if not self._file.exists():
             return []
         found = torch.load(self._file, map_location=device, weights_only=True)

@@ -47,10 +47,10 @@ class LinesResponse(Response):
         try:
             await until_client_leaves(receive, self._send(send))
         except ClientGone:
-            logger.debug("a reader left its stream")
+            logger.debug("a client left its stream")
         except TimeoutError:
-            # Returning in mid-answer has the server close the connection: no more can reach this reader.
-            logger.warning("a reader left its stream unread for %g s and was cut off", self._stall_seconds)
+            # Returning in mid-answer makes the server close the connection.
+            logger.warning("a client did not read its stream for %g s and was cut off", self._stall_seconds)
         finally:
             await self._lines.aclose()
 

@@ -14,7 +14,7 @@ from protocol.messages import SequenceRequest
 class Call:
     """One call in flight. `waiters` counts the requests that want its answer; with none left it is cancelled.
 
-    `abandoned`: so it was, and nobody may wait for it any more. `ended_by`: what those that wait for it get instead.
+    `abandoned`: it was cancelled so, and may not be joined any more. `ended_by`: the error its waiters get.
     """
 
     request: SequenceRequest
@@ -24,16 +24,16 @@ class Call:
     ended_by: WireError | None = None
 
     def overtake(self, reason: str) -> None:
-        """Cancel the call; who waits for it gets StaleRound with this reason."""
+        """Cancel the call; its waiters get StaleRound with this reason."""
         self.end(StaleRound(reason, "round"))
 
     def end(self, error: WireError) -> None:
-        """Cancel the call; who waits for it gets the error."""
+        """Cancel the call; its waiters get the error."""
         self.ended_by = error
         self.task.cancel()
 
     def error(self) -> WireError | None:
-        """How the call ended, which it must have, for who waits for it; None for well."""
+        """The error with which the finished call ended; None if it succeeded."""
         if self.task.cancelled():
             return self.ended_by or EngineFailure("the call was cancelled")
         error = self.task.exception()

@@ -32,7 +32,7 @@ def check_grammar_type(grammar: Grammar, info: ModelInfo) -> None:
 
 
 def check_ids(token_ids: list[int], vocabulary: int, field: str) -> None:
-    """Raises BadRequest for the first id that no row of the model's embedding belongs to."""
+    """Raises BadRequest for the first id without a row in the model's embedding."""
     if token_ids and max(token_ids) >= vocabulary:
         index = next(i for i, token_id in enumerate(token_ids) if token_id >= vocabulary)
         raise BadRequest(f"is outside the vocabulary of {vocabulary}", f"{field}.{index}")

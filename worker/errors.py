@@ -9,7 +9,7 @@ from protocol.errors import WireError
 
 
 class InvalidMessage(WireError):
-    """The body is no message of the kind expected; `field` names the first thing wrong with it."""
+    """The body is not a message of the expected kind; `field` names the first fault."""
 
     status = 422
     code = "invalid_request"

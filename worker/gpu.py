@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of the GPUs that this process may use."""
+"""What NVIDIA's driver reports about the GPUs that this process may use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Gpu:
 
 
 def visible_gpus() -> list[Gpu]:
-    """As they are now; none where there is no driver to ask. Takes about a millisecond for each."""
+    """Their current state; empty without a driver. Takes about a millisecond for each."""
     nvml = _nvml()
     if nvml is None:
         return []

@@ -17,7 +17,7 @@ from worker.metrics import WorkerMetrics
 logger = logging.getLogger(__name__)
 
 PROTECTED = "/v1/"
-"""Paths that begin so need the token."""
+"""Paths with these prefixes need the token."""
 
 
 class Guard:
@@ -57,7 +57,7 @@ class Guard:
             await error_response(failure)(scope, receive, noted)
         finally:
             path = getattr(scope.get("route"), "path", "other")
-            if scope["path"].startswith(PROTECTED) and status >= 400:  # what went well is in the session's one line
+            if scope["path"].startswith(PROTECTED) and status >= 400:  # successful calls are in the session's one line
                 logger.warning("call refused", extra={"endpoint": path, "status": status})
             self._metrics.requests.labels(path, str(status)).inc()
             self._metrics.request_seconds.labels(path).observe(time.perf_counter() - began)

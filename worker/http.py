@@ -111,12 +111,11 @@ class Shell:
         self.app.add_api_route(
             path, endpoint, methods=["GET"], response_model=None, responses={**responses, 200: {"model": reply}}
         )
-        # As load balancers ask. A route of its own: in the description of the API one name goes with one method.
+        # For load balancers. A separate route: OpenAPI wants one operation id per method.
         self.app.add_api_route(path, endpoint, methods=["HEAD"], response_model=None, include_in_schema=False)
 
     async def read_body(self, request: Request, most: int | None = None) -> bytes:
-        """The whole body, of `most` bytes if that is more than the setting. Raises BodyTooLarge, BodyTimeout,
-        ClientGone."""
+        """The whole body; `most` raises the setting's limit. Raises BodyTooLarge, BodyTimeout, ClientGone."""
         limit = max(self._config.body_limit_bytes, most or 0)
         return await read_body(
             request,

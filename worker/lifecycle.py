@@ -38,7 +38,7 @@ S = TypeVar("S", bound=Service)
 
 
 def stop_process(reason: str) -> None:
-    """What a worker does when its model cannot be loaded, or has died: say why, and end as on SIGTERM."""
+    """What a worker does when its model cannot be loaded, or has died: log why, and end as on SIGTERM."""
     logger.critical("the model cannot be served, stopping: %s", reason)
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -77,11 +77,15 @@ class Lifecycle(Generic[S]):
         # A daemon thread, so that a process asked to stop while loading does not wait for it.
         threading.Thread(target=self._run, name="tandem-load", daemon=True).start()
         yield
+        self.drain()
+        if self._service is not None:
+            await self._service.close(self._drain_seconds)
+
+    def drain(self) -> None:
+        """No call is let in any more; what runs goes on, and /health, /ready and /metrics are still answered."""
         self._draining = True
         if not self._failed:
             self._detail = "shutting down"
-        if self._service is not None:
-            await self._service.close(self._drain_seconds)
 
     def get(self) -> S:
         """Raises NotReady."""

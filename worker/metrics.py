@@ -22,7 +22,7 @@ _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048)
 _SESSIONS = (1, 2, 4, 8, 16, 32, 64)
 _PHASES = ("queue", "forward", "sample", "total")
 CLIENT_GONE = "client_gone"
-"""The code under which calls are counted whose caller left before the answer."""
+"""The code of calls whose caller left before the answer."""
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each, of no use to Prometheus
 
@@ -38,7 +38,7 @@ class WorkerMetrics:
         self.request_seconds = self._histogram("http_request_duration_seconds", "HTTP requests", _SECONDS, "endpoint")
         self.errors = self.counter("errors", "Errors answered, by their code", "code")
         for code in (*_codes(), CLIENT_GONE):
-            self.errors.labels(code)  # at 0: `rate` does not see a series that is born at 1
+            self.errors.labels(code)  # starts at 0: `rate` misses a first value of 1
         phases = self._histogram("call_seconds", "A call's time by phase", _SECONDS, "phase")
         # Looked up once: it costs as much as counting does, for each item of a batch.
         self._queue, self._forward, self._sample, self._total = map(phases.labels, _PHASES)
@@ -71,7 +71,7 @@ class WorkerMetrics:
         self._total.observe(timings.total_ms / 1e3)
 
     def loaded(self, info: ModelInfo, gauges: Iterable[Watched] = (), counters: Iterable[Watched] = ()) -> None:
-        """The model is there: show what it is, the GPUs it may run on, and values that live elsewhere."""
+        """Once the model is loaded: show what it is, the GPUs it may run on, and values that live elsewhere."""
         labels = {"version": tandem_version(), "model": info.id, "engine": info.engine, "device": info.device}
         labels |= {"dtype": info.dtype or "", "fingerprint": info.fingerprint}
         build = Gauge(f"{self._prefix}build_info", "Always 1", labels, registry=self.registry)

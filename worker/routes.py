@@ -14,12 +14,13 @@ from worker.http import Shell
 from worker.lifecycle import Lifecycle
 from worker.metrics import WorkerMetrics
 
-SessionPath = Annotated[str, Path(description="a session's id; one that is not held is no error")]
+SessionPath = Annotated[str, Path(description="a session's id; an unknown one is not an error")]
 
 
 def add_common_routes(shell: Shell, lifecycle: Lifecycle[Any], metrics: WorkerMetrics) -> None:
-    """/health, /ready, /metrics, /v1/model and the deletion of sessions."""
+    """/health, /ready, /metrics, /v1/model and the deletion of sessions; `app.state.drain` for who runs the server."""
     app = shell.app
+    app.state.drain = lifecycle.drain
 
     @app.head("/ready", response_model=None, include_in_schema=False)
     @app.get("/ready", response_model=None, responses={200: {"model": Ready}, 503: {"model": Ready}})

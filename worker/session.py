@@ -97,7 +97,7 @@ class Session(Generic[S]):
         if self.hashes.at(start) != context.prefix_hash:
             if start == 0:
                 raise BadRequest("is not the hash of an empty prefix under this cache_salt", "context.prefix_hash")
-            raise ContextMismatch(f"the first {start} tokens held are others", "context.prefix_hash")
+            raise ContextMismatch(f"the first {start} tokens held are different", "context.prefix_hash")
         same = shared_prefix(self.ids, token_ids, start)
         kept = start + same
         del self.ids[kept:]
@@ -114,7 +114,7 @@ class Session(Generic[S]):
         return shared_prefix(self.ids, token_ids, start) == len(token_ids)
 
     def settle(self, who: str) -> int:
-        """How many ids have stayed as they were since the last `settle` of `who`: what it derived from them holds."""
+        """How many leading ids are unchanged since the last `settle` of `who`: what it derived from them is valid."""
         unchanged, self._settled[who] = self._settled.get(who, 0), len(self.ids)
         return unchanged
 

@@ -107,7 +107,7 @@ class SessionTable(Generic[S]):
             self.leave(call)
 
     def leave(self, call: Call) -> None:
-        """One that waited for the call does so no more; the last to leave cancels it."""
+        """A waiter leaves; the last to leave cancels the call."""
         call.waiters -= 1
         if call.waiters == 0 and not call.task.done():
             call.abandoned = True
@@ -126,7 +126,7 @@ class SessionTable(Generic[S]):
         return True
 
     async def close(self, patience: float) -> None:
-        """Give running calls `patience` seconds to end, then cancel them: who waits for them gets NotReady."""
+        """Give running calls `patience` seconds to end, then cancel them: their waiters get NotReady."""
         self._idle_seconds = math.inf
         if self._sweep is not None:
             self._sweep.cancel()
@@ -168,14 +168,14 @@ class SessionTable(Generic[S]):
             session.call = None
             session.used = time.monotonic()
             if not task.cancelled():
-                task.exception()  # Seen here, so that nothing complains if all that waited for it have left.
+                task.exception()  # Retrieved here, or asyncio would log it if all waiters have left.
             abandoned = task.cancelled() and call.ended_by is None and len(session.ids) == length
             session.answered |= not abandoned
             if session.key is not None and self._sessions.get(session.key) is session:
                 self._count(session)
                 if not session.answered:
-                    # Its only caller left before the first answer and relies on nothing of it; the word that the
-                    # session is over may have overtaken this call.
+                    # Its only caller left before the first answer and relies on none of it; the session's deletion may
+                    # have overtaken this call.
                     self._forget(self._sessions.pop(session.key))
                 self._trim()
 
@@ -196,7 +196,7 @@ class SessionTable(Generic[S]):
             self._sweep = asyncio.get_running_loop().call_later(self._idle_seconds / 4, self._expire)
 
     def _expire(self) -> None:
-        """Forget the sessions that nobody has used for long: whoever was to delete them is gone."""
+        """Forget the sessions that were not used for long: whoever should have deleted them is gone."""
         self._sweep = None
         latest = time.monotonic() - self._idle_seconds
         for key in [key for key, one in self._sessions.items() if one.call is None and one.used <= latest]:

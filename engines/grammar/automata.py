@@ -28,7 +28,7 @@ class Language(Protocol):
     def start(self) -> Hashable: ...
 
     def step(self, state: Any, point: int) -> Hashable | None:
-        """The state after a character, None if no text that begins so is in the language."""
+        """The state after a character, None if no text with this beginning is in the language."""
         ...
 
     def accepts(self, state: Any) -> bool: ...
@@ -36,7 +36,7 @@ class Language(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Atom:
-    """A language by its name, for whoever combines it to look up."""
+    """A language by its name."""
 
     kind: str
     value: Hashable = None

@@ -22,7 +22,7 @@ LINE_ENDS: CharSet = ((0x0A, 0x0A), (0x0D, 0x0D), (0x2028, 0x2029))
 
 
 def union(*sets: CharSet) -> CharSet:
-    """What is in one of them at least."""
+    """The union."""
     merged: list[tuple[int, int]] = []
     for low, high in sorted(part for each in sets for part in each):
         if merged and low <= merged[-1][1] + 1:
@@ -33,13 +33,13 @@ def union(*sets: CharSet) -> CharSet:
 
 
 def intersection(a: CharSet, b: CharSet) -> CharSet:
-    """What is in both."""
+    """The intersection."""
     pairs = ((max(p[0], q[0]), min(p[1], q[1])) for p in a for q in b)
     return union(tuple(pair for pair in pairs if pair[0] <= pair[1]))
 
 
 def complement(charset: CharSet) -> CharSet:
-    """Every character that is not in it."""
+    """The complement."""
     gaps: list[tuple[int, int]] = []
     start = 0
     for low, high in charset:

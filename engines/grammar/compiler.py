@@ -61,8 +61,8 @@ class GrammarCompiler:
     ) -> None:
         """`tokens`: every token's bytes (vocabulary.token_bytes), as many as there are logits.
 
-        `time_limit` in seconds; `threads` of the CPU for one compilation. Raises UnsupportedTokenizer
-        where there is no stop token.
+        `time_limit` in seconds; `threads` of the CPU for one compilation. Raises UnsupportedTokenizer if there is no
+        stop token.
         """
         self._vocabularies = {
             control: vocabulary(tokens, stop_token_ids, control=control) for control in set(CONTROL.values())
@@ -126,7 +126,7 @@ class GrammarCompiler:
         self._reading.close()
 
     def _read(self, grammar: Grammar) -> Source:
-        """Here where that is quick, in a process of its own where it may not be."""
+        """Reads quick ones here, and those that may be slow in a process of their own."""
         if grammar.type in ("json_schema", "structural_tag"):
             return self._reading.read(grammar.type, grammar.value)
         return read(grammar.type, grammar.value)

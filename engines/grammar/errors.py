@@ -1,4 +1,4 @@
-"""What is wrong with a grammar, for the one who sent it."""
+"""What is wrong with a grammar, for the client that sent it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class GrammarError(BadRequest):
 
 
 class Overloaded(GrammarError):
-    """Says nothing about the grammar, and is therefore not remembered against it."""
+    """Not the grammar's fault, so it is not remembered for it."""
 
 
 def reason(error: BaseException) -> str:
-    """xgrammar's own words without the place in its source that it puts before them."""
+    """xgrammar's message without the source location that it begins with."""
     text = str(error).strip().split("\n")[0]
     _, separator, tail = text.partition(".cc:")
     if separator and ": " in tail:

@@ -52,7 +52,7 @@ def layout(style: str, quote: object = None) -> Layout:
         case "gemma":
             text = str(quote)
             mark = f"Token({quote})" if isinstance(quote, int) else '"' + text.replace('"', '\\"') + '"'
-            # No text holds a special token, but one that is spelled out stands for it all the same.
+            # Text cannot contain a special token, but its spelling would be read as one.
             held = re.escape(text) if isinstance(quote, str) else re.escape('<|"|>')
             return Layout('"{"', '"}"', '","', "", '":"', "", False, mark, held, "^[A-Za-z0-9_.$-]+$")
     raise GrammarError(f"there is no style {style!r} of a JSON schema")

@@ -1,4 +1,4 @@
-"""How much a regular expression or an EBNF may repeat: nested counts multiply what a matcher has to keep in mind."""
+"""How much a regular expression or an EBNF may repeat: nested counts multiply what a matcher has to track."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def check_repetition(text: str, *, ebnf: bool) -> None:
 def _most_repetitions(text: str) -> int:
     quantifiers = 0
     nested = [1]  # by open parenthesis: the most repetitions inside it so far
-    last = 1  # those of what a quantifier would apply to
+    last = 1  # repetitions within what a quantifier would apply to
     for part in _PART.finditer(text):
         symbol = part[0]
         if symbol == "(":
@@ -70,7 +70,7 @@ def _most_repetitions(text: str) -> int:
             nested[-1] = max(nested[-1], last)
         elif symbol[0] in "?*+{":
             quantifiers += 1
-            # Python refuses to read very long numbers; a count of ten digits is too high as it is.
+            # Python refuses to parse very long numbers; a count of ten digits is too high anyway.
             count = max([1, *(int(count[:10]) for count in part.groups() if count)])
             if last > 1 and count > 1 and last * count > MAX_NESTED:
                 raise GrammarError(f"has counts in counts that multiply to more than {MAX_NESTED}")

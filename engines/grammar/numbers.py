@@ -38,7 +38,7 @@ class _Spelling:
         self._whole = whole
 
     def start(self) -> tuple[str, bool, bool, int]:
-        return "start", False, True, 0  # where it stands, whether negative, whether zero so far, digits of the fraction
+        return "start", False, True, 0  # phase, negative or not, zero so far or not, digits of the fraction
 
     def step(self, state: tuple[str, bool, bool, int], point: int) -> tuple[str, bool, bool, int] | None:
         where, negative, zero, places = state

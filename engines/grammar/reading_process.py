@@ -23,7 +23,7 @@ MAX_SECONDS = 20.0
 START_SECONDS = 20.0
 """More for the first one, since the process starts with it: a second or two, but many on a busy machine."""
 MAX_BYTES = 1 << 30
-"""The process's address space, where the system can limit it."""
+"""The process's address space, if the system can limit it."""
 _MAIN = "import sys; sys.path[:] = {path!r}; from engines.grammar.reading_process import main; main()"
 
 
@@ -82,14 +82,14 @@ class ReadingProcess:
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
-            # -P and this process's own path: as the packages were found here, whatever the directory holds.
+            # -P and this process's own path: the same packages as here, whatever the directory holds.
             command = [sys.executable, "-P", "-c", _MAIN.format(path=sys.path)]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             self._finalizer = weakref.finalize(self, _end, self._process)
         return self._process
 
     def close(self) -> None:
-        """End the process; whoever waits for it gets a GrammarError."""
+        """End the process; its waiters get a GrammarError."""
         if self._finalizer is not None:
             self._finalizer()
 

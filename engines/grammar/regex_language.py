@@ -72,7 +72,7 @@ class RegexLanguage:
         return len(self._places) - 1
 
     def _add(self, node: Regex, after: int) -> int:
-        """Adds what matches `node` and goes on at `after`; where it begins."""
+        """Adds what matches `node` and goes on at `after`; returns where it begins."""
         if isinstance(node, Chars):
             return self._place(_Place(node.charset, [after]))
         if isinstance(node, Seq):

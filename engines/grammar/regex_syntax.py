@@ -233,7 +233,7 @@ class _Parser:
                 self._at += 1
                 high = self._member()
                 if not (_single(low) and _single(high)):
-                    raise GrammarError("has a range between what is not a character")
+                    raise GrammarError("has a range whose ends are not single characters")
                 if high[0][0] < low[0][0]:
                     raise GrammarError("has a range whose end is before its start")
                 parts.append(((low[0][0], high[0][0]),))

@@ -1,7 +1,7 @@
 """Schemas taken apart into cases: what must hold of a value is a list of plain schemas, one list for each alternative.
 
 `anyOf`, `oneOf`, `not`, `if` and the dependent… keywords become cases, `allOf` and `$ref` more schemas of one case.
-`not` is moved inwards until it stands before a keyword whose contrary can be said.
+`not` is moved inwards until it stands before a keyword whose negation can be expressed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_CASES = 256
 class Node:
     """A schema that must hold, or must not (`negated`).
 
-    `strict`: as JSON Schema has it, to the letter. Where a schema says what an answer shall be, a keyword of one type
+    `strict`: as JSON Schema has it, to the letter. If a schema says what an answer shall be, a keyword of one type
     means values of that type, and properties that are not listed are not written; where it says what an answer must
     not be, it means neither.
     """

@@ -244,15 +244,15 @@ class _Writer:
         return [[layout.before, with_path(path, build)]]
 
 
-# How far an object is: the next declared property, whether declared ones were just left out, how many properties there
-# are so far (as far as it matters), whether one of them is not declared, whether there is any.
+# Progress through an object: the next declared property, whether declared ones were just left out, how many properties
+# there are so far (as far as it matters), whether one of them is not declared, whether there is any.
 _Place = tuple[int, bool, int, bool, bool]
 
 
 class _ObjectWriter:
     """Declared properties in their order, others anywhere between them.
 
-    A name that is not declared may come twice, and is then one property to whoever reads the answer: towards
+    A name that is not declared may come twice, and is then one property to a reader of the answer: towards
     `minProperties` all of these count as one, towards `maxProperties` each.
     """
 

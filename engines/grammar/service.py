@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, get_args
 from protocol.errors import DeadlineExceeded, QueueFull
 from protocol.messages import Grammar, GrammarType
 
-if TYPE_CHECKING:  # they import xgrammar, without which a worker serves all but grammars
+if TYPE_CHECKING:  # they import xgrammar, which a worker without grammars does not need
     from engines.grammar.compiler import CompiledGrammar, GrammarCompiler
     from engines.grammar.state import GrammarState
 
@@ -40,7 +40,7 @@ class Grammars:
 
     @classmethod
     def of_tokenizer(cls, tokenizer_json: str, logits_size: int, stop_token_ids: Collection[int]) -> Grammars:
-        """Supports no grammar where the tokenizer's tokens have no definite bytes, or xgrammar is not installed."""
+        """Supports no grammar if the tokenizer's tokens have no definite bytes, or xgrammar is not installed."""
         try:
             from engines.grammar.compiler import GrammarCompiler
         except ImportError as error:
@@ -67,7 +67,7 @@ class Grammars:
         if known is not None:
             return known
         if self._waiting >= _MAX_WAITING:
-            raise QueueFull(f"{self._waiting} grammars wait to be compiled already")
+            raise QueueFull(f"{self._waiting} grammars are already waiting to be compiled")
         self._waiting += 1
         try:
             left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
@@ -88,7 +88,7 @@ class Grammars:
         return held if held is not None else self._begin(await self.compile(grammar, deadline), grammar, owner)
 
     def at_once(self, grammar: Grammar, owner: int) -> GrammarState | None:
-        """The same where there is nothing to wait for: the grammar has been compiled, for whatever session."""
+        """The same if there is nothing to wait for: the grammar is compiled already, for any session."""
         held = self._states.get(owner)
         if held is not None and held[0] == grammar:
             self._states.move_to_end(owner)
@@ -107,7 +107,7 @@ class Grammars:
         return state
 
     def _evict(self) -> None:
-        """A state keeps its compiled grammar alive, whatever the compiler has let go."""
+        """A state keeps its compiled grammar alive even if the compiler has dropped it."""
         while len(self._states) > _MAX_STATES:
             self._states.popitem(last=False)
         seen: set[int] = set()

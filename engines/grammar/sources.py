@@ -91,7 +91,7 @@ def _finite(text: str) -> float:
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _too_deep(value: Any) -> bool:

@@ -23,8 +23,8 @@ MAX_MASK_SECONDS = 0.25
 class DraftMasks:
     """What is permitted after the context (row 0) and after each of n draft tokens (row i + 1).
 
-    `bitmask` is int32 [n + 1, ⌈V / 32⌉] on the CPU. `alive[i]` says whether the grammar takes draft token i where it
-    stands; a row after a refused token permits everything, and nothing drawn from it counts.
+    `bitmask` is int32 [n + 1, ⌈V / 32⌉] on the CPU. `alive[i]` is whether the grammar takes draft token i at its place;
+    a row after a refused token permits everything, and nothing drawn from it counts.
     """
 
     bitmask: Tensor
@@ -34,9 +34,8 @@ class DraftMasks:
 class GrammarState:
     """A matcher that follows a token list. The list is the truth: `sync` takes back what it no longer holds.
 
-    Where the grammar is complete, and after a stop token, stop tokens alone are permitted. So they are where a grammar
-    has led into a dead end (only a grammar whose author made one: the text ends there rather than never).
-    Not for use from two threads at once.
+    Once the grammar is complete, and after a stop token, only stop tokens are permitted. The same applies in a dead
+    end (which only a faulty grammar has): the text ends there rather than never. Not for use from two threads at once.
     """
 
     def __init__(self, compiled: CompiledGrammar) -> None:

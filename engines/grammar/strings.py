@@ -55,7 +55,7 @@ def string_language(atom: Atom) -> Language:
 
 
 def finite(expr: Expr) -> list[str] | None:
-    """All the strings, where a list of values bounds them; None if it takes an automaton to tell."""
+    """All the strings, if a list of values bounds them; None if finding them takes an automaton."""
     if isinstance(expr, Atom) and expr.kind == "in":
         assert isinstance(expr.value, tuple)
         return list(expr.value)

@@ -33,15 +33,15 @@ class Cells:
         self._used = 0
 
     def branches(self) -> range:
-        """Sequences that are nobody's between passes."""
+        """Sequences that are unused between passes."""
         return range(len(self.lengths), self._waste)
 
     def make_room(self, tokens: int) -> None:
-        """Before `tokens` more are decoded. Raises ValueError if they never fit."""
+        """Make room before `tokens` more are decoded. Raises ValueError if they never fit."""
         live = sum(self.lengths)
         if live + tokens > self._context.num_cells:
             raise ValueError(f"{live} + {tokens} tokens exceed the {self._context.num_cells} there is memory for")
-        wasted = self._used - live  # of what slots share more than this
+        wasted = self._used - live  # too low if slots share cells
         if self._ordered and (self._used + tokens > self._context.num_cells or wasted > max(_LEAST_WASTE, live)):
             self._compact()
 
@@ -56,7 +56,7 @@ class Cells:
             self.lengths[slot] = length
 
     def give_up(self, sequence: int, start: int) -> None:
-        """A sequence's cells from a position on are its own no more."""
+        """A sequence gives up its cells from a position on."""
         memory = self._context.memory
         if self._ordered:
             self._api.llama_memory_seq_cp(memory, sequence, self._waste, start, -1)
@@ -69,7 +69,7 @@ class Cells:
             self._api.llama_memory_seq_cp(self._context.memory, source, target, start, stop)
 
     def fill(self, slot: int, branch: int) -> None:
-        """As many cells as the slot's, taken by a copy of it that nobody attends to, until `forget_all`.
+        """As many cells as the slot's, taken by a copy of it that is never attended to, until `forget_all`.
 
         For trials over many cells. Not counted as waste, or they would be given back.
         """

@@ -107,7 +107,7 @@ class Context:
         params.n_batch = options.pass_tokens
         params.n_ubatch = min(options.physical_batch, options.pass_tokens)
         params.n_seq_max = api.llama_max_parallel_sequences()
-        params.n_outputs_max = params.n_outputs_max_per_seq = 0  # any token of a pass may be asked for its logits
+        params.n_outputs_max = params.n_outputs_max_per_seq = 0  # logits may be wanted for every token of a pass
         params.n_threads = params.n_threads_batch = options.threads
         params.type_k, params.type_v = _GGML_TYPES[options.type_k], _GGML_TYPES[options.type_v]
         params.flash_attn_type = _FLASH[options.flash_attention]

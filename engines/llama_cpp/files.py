@@ -18,9 +18,9 @@ _SAMPLE_BYTES = 4096
 _SAMPLES = 256
 _HEADER_BYTES = 2**24
 _NO_MODEL = {
-    "adapter": "holds a LoRA adapter, which is no model by itself; merge it into its model (llama-export-lora)",
-    "mmproj": "holds a multimodal projector, which is no language model; name the model that it belongs to",
-    "imatrix": "holds an importance matrix, which is no model",
+    "adapter": "holds a LoRA adapter, which is not a model by itself; merge it into its model (llama-export-lora)",
+    "mmproj": "holds a multimodal projector, which is not a language model; name the model that it belongs to",
+    "imatrix": "holds an importance matrix, not a model",
     "vocab": "holds a vocabulary without weights",
 }
 _BYTES_OF_32 = {
@@ -38,7 +38,7 @@ _BYTES_OF_32 = {
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A model's file (the first, of several parts) and what it says of itself. `id` is its name on the API."""
+    """A model's file (the first of several parts) and its metadata. `id` is its name on the API."""
 
     id: str
     file: Path
@@ -61,7 +61,7 @@ class GgufFile:
         """32 hexadecimal digits over the weights and `facts`, all else that decides a logit's bits.
 
         Of each part the beginning, where names, vocabulary and the first tensors are, and samples throughout are read:
-        cheap for any size, and any training or quantising changes them.
+        cheap at any size, and any training or quantising changes the result.
         """
         digest = hashlib.sha256("\0".join(facts).encode())
         for part in parts_of(self.file):

@@ -19,7 +19,7 @@ _KEPT_ERRORS = 20
 
 
 def check_installed() -> None:
-    """Raises ModelError, saying what to install, where llama-cpp-python is missing or does not load."""
+    """Raises ModelError, saying what to install, if llama-cpp-python is missing or does not load."""
     try:
         import llama_cpp  # noqa: F401
     except (ImportError, OSError, RuntimeError) as error:
@@ -77,7 +77,8 @@ class Library:
 
         Builds with OpenMP take OpenMP's threads anyway: how those wait is set in the environment (engines.table).
         """
-        # The bindings' handle finds what libllama depends on; another file of the same name would be another copy.
+        # The bindings' handle finds libllama's own dependencies; opening a file of the same name could load another
+        # copy.
         lib = self.api._lib
         params = _ThreadPoolParams()
         try:

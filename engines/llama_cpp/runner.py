@@ -42,7 +42,7 @@ class Runner:
 
         Raises:
             ValueError: if a row does not fit, or begins behind what its slot holds.
-            RuntimeError: where llama.cpp can't compute it.
+            RuntimeError: if llama.cpp can't compute it.
         """
         check_rows(rows, self.num_slots, self.slot_length, self.vocab_size)
         self._drop_trees()
@@ -126,7 +126,7 @@ class Runner:
         return np.concatenate(found) if found else np.empty((0, self.vocab_size), dtype=np.float32)
 
     def _drop_trees(self) -> None:
-        """The branches of the latest pass are nobody's any more, but for what was committed."""
+        """Free the branches of the latest pass, except for what was committed."""
         for row, branch_of in self._trees.values():
             for branch in set(branch_of.values()):
                 self._leave(branch, row.start)

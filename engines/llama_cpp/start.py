@@ -70,7 +70,7 @@ def load_engine(
 
 
 def load_runner(lib: Library, found: GgufFile, config: WorkerConfig) -> tuple[Runner, Options, bool]:
-    """The model ready to run, how, and whether in bitwise mode: asked for, or (batch_invariant None) where it holds.
+    """The model ready to run, how, and whether in bitwise mode: asked for, or (batch_invariant None) if it holds.
 
     Raises:
         ModelError: for what can't be loaded, does not fit or is not supported.

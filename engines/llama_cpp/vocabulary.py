@@ -1,4 +1,4 @@
-"""The gateway's tokenizer for a GGUF file, held against llama.cpp's own."""
+"""The gateway's tokenizer for a GGUF file, compared with llama.cpp's own."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ _NO_LOGITS = torch.empty(0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Chained:
-    """What came of pieces: those that were `fed`, their rows with all drawn tokens but the last, and what was drawn,
-    nothing if the piece was context alone."""
+    """The pieces that were `fed`, their rows with all drawn tokens but the last, and what was `drawn` for each (nothing
+    for context alone)."""
 
     fed: list[Piece]
     drawn: list[list[int]]
@@ -28,7 +28,7 @@ class Chained:
     seconds: float
 
     def results(self) -> Iterator[tuple[Piece, Passed]]:
-        """For each fed piece whose job gets an answer, the answer. To be taken once the time is noted in their runs."""
+        """The answer of each fed piece whose job gets one. To be called after the runs' times are noted."""
         rows = sum(len(piece.row.token_ids) for piece in self.fed)
         for piece, tokens in zip(self.fed, self.drawn, strict=True):
             if piece.whole:
@@ -43,7 +43,7 @@ def is_chain(chains: Chains, piece: Piece) -> bool:
 
 
 def is_context(piece: Piece) -> bool:
-    """Whether the piece is a part of a text of which nothing but keys and values is wanted."""
+    """Whether only keys and values are wanted of the piece, no logits."""
     row = piece.row
     return row.parents is None and row.logits_from == len(row.token_ids)
 

@@ -1,4 +1,4 @@
-"""A model that is served from the loop: the loop, and what GET /v1/model and /v1/tokenizer say of it."""
+"""A model that is served from the loop: the loop, and what GET /v1/model and /v1/tokenizer report about it."""
 
 from __future__ import annotations
 
@@ -81,11 +81,11 @@ def start_engine(
 
     `chains` is called once the model has been measured.
     """
-    runner, told = model.runner, model.tokenizer
+    runner, tokenizer = model.runner, model.tokenizer
     progress(f"measuring {model.id}")
     step_seconds = measure_step_seconds(runner)
     progress(f"preparing grammars for {model.id}")
-    grammars = Grammars.of_tokenizer(told.tokenizer_json, runner.vocab_size, told.stop_token_ids)
+    grammars = Grammars.of_tokenizer(tokenizer.tokenizer_json, runner.vocab_size, tokenizer.stop_token_ids)
     slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
     drawn_as_chains = chains()
     loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass, drawn_as_chains, on_death)
@@ -95,9 +95,9 @@ def start_engine(
         engine=model.engine,
         dtype=model.dtype,
         device=model.device,
-        vocabulary=told.vocabulary,
+        vocabulary=tokenizer.vocabulary,
         special_token_ids=model.special_token_ids,
-        stop_token_ids=told.stop_token_ids,
+        stop_token_ids=tokenizer.stop_token_ids,
         context_length=runner.slot_length,
         max_sessions=runner.num_slots,
         fingerprint=model.fingerprint,
@@ -112,7 +112,7 @@ def start_engine(
         step_seconds=[StepTime(rows=rows, seconds=seconds) for rows, seconds in step_seconds.items()],
     )
     loop.start()
-    return LoopModel(loop=loop, info=info, tokenizer=told, grammars=grammars)
+    return LoopModel(loop=loop, info=info, tokenizer=tokenizer, grammars=grammars)
 
 
 def measure_step_seconds(runner: ModelRunner, repeats: int = 3) -> dict[int, float]:

@@ -36,7 +36,7 @@ class Feed(DrawRequest):
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """A job has nothing to feed until `ready()`; after `timeout` seconds it fails."""
+    """A job that has nothing to feed until `ready()`; it fails after `timeout` seconds."""
 
     ready: Callable[[], bool]
     timeout: float
@@ -117,7 +117,7 @@ class Job(Generic[T]):
 
     `owner` is the session's serial, None for work that belongs to no session; `steps(seat)` starts the generator.
 
-    An `idle` job is work that nobody waits for. It is fed only while no other job has anything to feed, gets no slot
+    An `idle` job has no caller waiting for it. It is fed only while no other job has anything to feed, gets no slot
     but its owner's, and ends with QueueFull if another job needs that, or the loop is to end.
     """
 

@@ -144,7 +144,7 @@ class EngineLoop:
 
     def _main(self) -> None:
         try:
-            # Draws and verdicts are torch's, whatever computes the logits.
+            # Draws and verdicts run on torch, whatever computes the logits.
             with torch.inference_mode():
                 while self._tick():
                     pass
@@ -216,7 +216,7 @@ class EngineLoop:
             self._step(run, None)
 
     def _resume(self) -> None:
-        """Go on with jobs that waited for something else than the model."""
+        """Continue jobs that waited for something other than the model."""
         now = time.monotonic()
         for run in self._active:
             if run.wait is None or run.ended:

@@ -32,7 +32,7 @@ class Passes:
         self._on_pass = on_pass
 
     def run(self, pieces: list[Piece]) -> Iterator[RunOutcome]:
-        """What came of each run whose feed is through, pass by pass. Never raises: what fails is its runs' outcome."""
+        """The outcome of each run whose feed is done, pass by pass. Never raises: a failure is an outcome too."""
         if self._chains is not None:
             pieces = shortened(self._chains, pieces)
             chained = [piece for piece in pieces if is_chain(self._chains, piece)]

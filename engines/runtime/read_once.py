@@ -1,4 +1,4 @@
-"""A prompt that several jobs share is read once: who comes while another job reads it waits until it can be copied."""
+"""A prompt that several jobs share is read once: a job that arrives while another one reads it waits and copies it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from engines.runtime.runs import Run
 
 _WORTH_WAITING = 64
-"""Tokens that waiting must save: reading fewer takes little more than the pass that is waited for."""
+"""Tokens that waiting must save: reading fewer takes hardly longer than the pass that a job would wait for."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPrefix:
-    """A prefix of `length` tokens that `reader` is about to have read."""
+    """A prefix of `length` tokens that `reader` is still reading."""
 
     reader: Run
     length: int
 
     @property
     def goes_on(self) -> bool:
-        """False once the slot holds the prefix, and if what the reader still feeds will not bring it there."""
+        """False once the slot holds the prefix, or if the reader will not get to its end."""
         return self.reader.held < self.length <= self.reader.reads_to
 
 

@@ -36,7 +36,7 @@ class Run:
         self.sample_seconds = 0.0
 
     def take(self, step: Feed | Wait) -> None:
-        """What the job wants next. Its first feed has been waiting since the job was submitted."""
+        """What the job wants next. Its first feed counts as waiting since the job was submitted."""
         if self.feed is not None or self.wait is not None:
             self.since = time.monotonic()
         self.feed, self.wait = (step, None) if isinstance(step, Feed) else (None, step)

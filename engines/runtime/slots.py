@@ -17,7 +17,7 @@ _LITTLE = 64
 class Slot:
     """One slot of the runner. Keys and values for `ids` are valid, in order; what lies behind them is not.
 
-    They may go on beyond the sequence, into drafts that were rejected: whoever comes next compares ids anyway.
+    They may go on beyond the sequence, into drafts that were rejected: the next job compares ids anyway.
 
     `owner` is the session that used it last and still lives; `pinned` while a job runs on it.
     """
@@ -84,7 +84,7 @@ class SlotCache:
         target: Slot | None
         if own is not None and not own.pinned:
             own_length = shared_prefix(own.ids, ids) if own.salt == salt else 0
-            # A running stream's: hardly anything to gain elsewhere.
+            # A running stream's own slot: hardly anything to gain elsewhere.
             if own_length + _LITTLE >= len(ids):
                 return self._pin(own, salt, owner, min(own_length, usable))
             best, length = self._best_match(ids, salt)
@@ -110,16 +110,16 @@ class SlotCache:
         return self._pin(target, salt, owner, length)
 
     def release(self, slot: Slot, was_idle: bool = False) -> None:
-        """The job on it has ended; what the slot holds stays for whoever can use it.
+        """The job on it has ended; what the slot holds stays for others to use.
 
-        One that nobody waited for gives its session no longer a hold on the slot.
+        An idle job does not prolong its session's hold on the slot.
         """
         slot.pinned = False
         if not was_idle:
             slot.last_used = self._clock()
 
     def disown(self, owner: int) -> None:
-        """The session is gone: its slot is anyone's, what it holds a prefix that others may reuse."""
+        """The session is gone: any sequence may take its slot, or reuse the prefix in it."""
         slot = self._owned.pop(owner, None)
         if slot is not None:
             slot.owner = None
@@ -142,7 +142,7 @@ class SlotCache:
         ]
 
     def _evictable(self) -> Slot | None:
-        """The slot that will be missed least: an empty one, then the least recently used, the ownerless first."""
+        """The slot to evict: an empty one, then the least recently used, the ownerless first."""
         return min(
             self._free(), key=lambda slot: (slot.owner is not None, bool(slot.ids), slot.last_used), default=None
         )

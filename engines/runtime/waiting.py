@@ -40,26 +40,26 @@ class Waiting:
 
     @property
     def wants_slot(self) -> bool:
-        """Whether a job that somebody waits for lacks nothing but a slot."""
+        """Whether a job with a caller needs only a slot to begin."""
         return any(not run.job.idle and run.awaits is None and not run.ended for run in self._queue)
 
     def submit(self, run: Run) -> None:
         """On the event loop, which is to call `hand_over` once its turn ends. Raises QueueFull."""
         with self._lock:
-            # Those that await a prefix have a slot kept for them, so that there are no more of them than slots.
+            # A slot is kept for each job that awaits a prefix, so there are no more of these than slots.
             waiting = sum(queued.awaits is None for queued in self._queue if not queued.job.idle)
-            # What was just submitted and will find a slot waits for none.
+            # Jobs just submitted that will find a free slot do not count as waiting.
             submitted = sum(not queued.job.idle for queued in self._submitted)
             waiting += max(0, submitted - self._slots.available)
             if (waiting >= self._most or run.job.idle) and not self._slots.owns(run.job.owner):
-                raise QueueFull(f"{waiting} requests wait already")
+                raise QueueFull(f"{waiting} requests are waiting already")
             self._submitted.append(run)
 
     def hand_over(self) -> None:
         """Queue what was submitted in one turn of the event loop, all at once.
 
-        So the jobs of one batch call share a pass: were each queued as it comes, a pass could begin with the first
-        ones, and the rest would wait until it is over.
+        So the jobs of one batch call share a pass: if each were queued as it comes, a pass could begin with the first
+        ones only.
         """
         with self._lock:
             self._queue.extend(run for run in self._submitted if not run.ended)
@@ -82,7 +82,7 @@ class Waiting:
         copied = False
         for run in tuple(self._queue):
             if run.cancelled or now >= run.deadline:
-                continue  # The loop's next tick sees to it.
+                continue  # The loop's next tick ends it.
             waited = run.awaits is not None
             if (waited and copied) or self._awaits_prefix(run, active, kept):
                 kept += 1
@@ -97,7 +97,7 @@ class Waiting:
             yield run, slot
 
     def _awaits_prefix(self, run: Run, active: Sequence[Run], kept: int) -> bool:
-        """Whether a job for which there is a slot had better wait for what a running one reads."""
+        """Whether a job that could have a slot should rather wait for what a running one reads."""
         if run.awaits is not None and run.awaits.goes_on:
             return True
         run.awaits = None

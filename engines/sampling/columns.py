@@ -1,4 +1,4 @@
-"""Drawing for someone whose ids are not the model's: whose noise each column takes, and which may be drawn at all."""
+"""Drawing in another vocabulary than the model's: which id's noise each column takes, and which may be drawn at all."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def cut(x: Tensor, rows: Sequence[SamplingRow], places: Tensor) -> list[Part]:
 
 
 def _widths(rows: Sequence[SamplingRow], vocabulary: int) -> list[int]:
-    """How many tokens to rank before all of them; for top_k alone one more than the largest, to see a tie by."""
+    """How many tokens to rank at first; for top_k alone one more than the largest k, to detect ties."""
     largest = max(row.sampling.top_k or vocabulary for row in rows) + 1
     return [largest] if largest <= LEADING[0] else [width for width in LEADING if width < vocabulary]
 
@@ -86,7 +86,7 @@ class Cuts:
         return count, among | everything
 
     def count_static(self, values: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """`count` without asking the device anything: it sums up every row's whole vocabulary, needed or not."""
+        """`count` without waiting for the device: it sums over every row's whole vocabulary, needed or not."""
         among, everything, count = self._without_top_p(values, x)
         bits = mass.scale_bits(x.shape[-1])
         masses, total = _masses(values, count, bits)

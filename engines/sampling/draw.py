@@ -91,7 +91,7 @@ def draw_top2(
 
 
 def draw_top(distribution: Distribution, rows: Sequence[SamplingRow], k: int, stream: int = noise.DRAW) -> Tensor:
-    """The k best perturbed tokens of each row, best first, int64 [R, k]; −1 where fewer are left. Ties fall anyhow."""
+    """The k best perturbed tokens of each row, best first, int64 [R, k]; −1 where fewer are left. Ties in any order."""
     keys = row_keys(rows, stream, distribution.device)
 
     def best(part: Part) -> Tensor:

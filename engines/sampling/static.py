@@ -1,8 +1,8 @@
-"""Draws that never ask the device anything: the same tokens as process() and draw(), with shapes that never change.
+"""Draws that never wait for the device: the same tokens as process() and draw(), with shapes that never change.
 
-For chains of tokens that are drawn on the device without the host, as CUDA graphs. Where a draw needs what only the
-host can decide (a cut beyond the first RANKED tokens, unusable logits), its row is flagged, to be drawn again in the
-ordinary way. Edits of logits (masks, bias, penalties) are not made here: `edits.is_edited` tells.
+For chains of tokens that are drawn on the device without the host, as CUDA graphs. If a draw needs what only the host
+can decide (a cut beyond the first RANKED tokens, unusable logits), its row is flagged, to be drawn again in the
+ordinary way. Edits of logits (masks, bias, penalties) are not made here: see `edits.is_edited`.
 """
 
 from __future__ import annotations

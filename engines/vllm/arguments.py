@@ -18,7 +18,7 @@ _CPU_MEMORY_GB = 2.0
 
 def prepare_environment(is_cpu: bool) -> None:
     """What vLLM reads from the environment as it starts. Variables that are set already stay as they are."""
-    # Forking a process that has threads, a listening socket and a lock or two is asking for trouble.
+    # Forking a process that has threads, locks and a listening socket is unsafe.
     os.environ.setdefault("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     # Custom logits processors are a feature of the first model runner.
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")

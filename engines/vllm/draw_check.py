@@ -1,4 +1,4 @@
-"""Does this vLLM draw what Tandem's logits processor wants? Tried once, at start.
+"""Does this vLLM draw what Tandem's logits processor wants? Checked once, at start.
 
 At a temperature of 100 among a few permitted tokens it is the noise that decides, whatever the model: so the right
 tokens are known beforehand. They come out only if mask, seed, positions and noise reach vLLM's sampler, and if the list
@@ -33,7 +33,7 @@ _BIAS = _LEAST_GAP * _TEMPERATURE
 
 
 class Asks(Protocol):
-    """What of VllmEngine is used here."""
+    """The part of VllmEngine that is used here."""
 
     async def ask(self, ids: list[int], params: object, salt: str | None = None) -> Answer: ...
 
@@ -56,7 +56,7 @@ async def check_draws(engine: Asks, vocabulary: int) -> None:
 
 
 async def _check_mask(engine: Asks, vocabulary: int) -> None:
-    """One token alone is permitted, each time another one: nothing but the processor would draw it, twice in a row."""
+    """Only one token is permitted, a different one each time: only the processor would make vLLM draw both."""
     for token_id in (vocabulary // 3, 2 * vocabulary // 3):
         place = Place(_row(Sampling(temperature=0.0, seed=0), len(_PROMPT)), _only([token_id], vocabulary))
         answer = await engine.ask(_PROMPT, sampling_params(place, max_tokens=2))

@@ -1,4 +1,4 @@
-"""vLLM's async engine on a thread and an event loop of its own, and what keeps an eye on it."""
+"""vLLM's async engine on a thread and an event loop of its own, and its supervision."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class VllmEngine:
             raise NotReady("the worker is shutting down" if self._closing else "vLLM's engine has died")
         if self.calls >= self.max_sequences + self._max_queue:
             work.close()
-            raise QueueFull(f"{self.calls - self.max_sequences} requests wait already")
+            raise QueueFull(f"{self.calls - self.max_sequences} requests are waiting already")
         self.calls += 1
         here = asyncio.get_running_loop()
         ended = here.create_future()
@@ -86,7 +86,7 @@ class VllmEngine:
             task.append(self._loop.create_task(work))
             self._tasks.add(task[0])
             task[0].add_done_callback(finish)
-            if self._closing:  # since it was let in; nobody may be left to cancel it
+            if self._closing:  # since this call was let in: close() has not seen its task
                 task[0].cancel()
 
         def finish(done: asyncio.Task[T]) -> None:
@@ -212,7 +212,7 @@ async def _until(ended: asyncio.Future[None]) -> None:
 
 
 def _hint(arguments: dict[str, Any], error: Exception) -> str:
-    """For an engine process of vLLM's that logged its reason and passed none on: the commonest one."""
+    """The commonest reason, for a vLLM engine process that logged its own but passed none on."""
     memory = arguments.get("kv_cache_memory_bytes")
     if memory is None or "Engine core initialization failed" not in str(error):
         return ""

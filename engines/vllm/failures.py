@@ -10,7 +10,7 @@ from protocol.errors import BadRequest, EngineFailure, QueueFull
 
 logger = logging.getLogger(__name__)
 
-# vLLM 0.24 refuses with subclasses of ValueError; later versions have a hierarchy of their own.
+# vLLM 0.24 raises subclasses of ValueError; later versions have a hierarchy of their own.
 _REFUSALS = ("VLLMClientError", "VLLMValidationError")
 _OVERLOAD = ("QueueOverflowError", "MaxQueuedTokensError")
 _FAILURES = ("VLLMServerError",)
@@ -35,7 +35,7 @@ def as_wire_errors() -> Iterator[None]:
 
 
 def _kinds(names: tuple[str, ...], *always: type[Exception]) -> tuple[type[Exception], ...]:
-    """`always`, and of vLLM's exceptions with these names those that the installed version has."""
+    """`always`, and those of vLLM's exceptions with these names that the installed version has."""
     from vllm import exceptions
 
     return (*always, *(getattr(exceptions, name) for name in names if hasattr(exceptions, name)))

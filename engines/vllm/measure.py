@@ -19,7 +19,7 @@ _REPEATS = 2
 async def measure_step_seconds(
     engine: VllmEngine, vocabulary: int, context_length: int, verifies: bool
 ) -> dict[int, float]:
-    """Median seconds by rows. 1: a token of a decoding run; n, where the engine verifies: n requests of one token,
+    """Median seconds by rows. 1: a token of a decoding run; n, if the engine verifies: n requests of one token,
     each a token longer than the one before, over a context that is held."""
     length = max(1, min(_PROMPT_TOKENS, context_length - max(_MEASURED_ROWS) - _DECODED))
     prompt = [place % vocabulary for place in range(length)]

@@ -49,7 +49,7 @@ class OwnRequest:
         """What `draw_batch` is to be asked for: one row."""
         output = self._output_ids
         if output and output[-1] < 0:
-            # A place that vLLM fills in later. A draw without knowing what was drawn before it could be a wrong one.
+            # vLLM fills this place in later. Drawing without the tokens before it could be wrong.
             raise RuntimeError("this vLLM draws before it knows the tokens drawn last: set async_scheduling to false")
         row = SamplingRow(
             self._sampling,
@@ -71,7 +71,7 @@ class SamplingProcessor(LogitsProcessor):  # type: ignore[misc]
 
     @property
     def rows(self) -> Collection[int]:
-        """Of the batch, those whose tokens this draws."""
+        """The batch's rows whose tokens this draws."""
         return self._requests.keys()
 
     def is_argmax_invariant(self) -> bool:
@@ -97,14 +97,14 @@ class SamplingProcessor(LogitsProcessor):  # type: ignore[misc]
     @staticmethod
     @abstractmethod
     def write(logits: Tensor, draws: Draws, asked: dict[str, Any], row: SamplingRow) -> None:
-        """Write into one row, float32 [V], which token was drawn: its largest entry, and whatever else."""
+        """Write into one row, float32 [V], which token was drawn: its largest entry, and what else the worker reads."""
 
     @staticmethod
     @abstractmethod
     def write_failure(logits: Tensor) -> None:
-        """Put into one row what the worker will know as a failure: no token could be drawn.
+        """Mark one row so that the worker recognises the failure: no token could be drawn.
 
-        Raises RuntimeError, which ends vLLM's engine, if that is unknown: any token would be wrong.
+        Raises RuntimeError, which ends vLLM's engine, if there is no such mark: any token would be wrong.
         """
 
 

@@ -43,10 +43,10 @@ class Reports:
         """Take in what has been sent. Does not wait: a step's proposals come before its tokens."""
         while True:
             try:
-                told = from_json(self._socket.recv(_MAX_DATAGRAM))
+                received = from_json(self._socket.recv(_MAX_DATAGRAM))
             except BlockingIOError:
                 return
-            for key, length, tokens in told:
+            for key, length, tokens in received:
                 if key in self._followed:
                     self._followed[key][length] = tokens
 

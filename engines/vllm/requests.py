@@ -45,7 +45,7 @@ class Place:
 
 
 def asked(place: Place) -> dict[str, Any]:
-    """What goes along with a request, as vLLM can serialise it."""
+    """What a request carries, in a form that vLLM can serialise."""
     row = place.row
     return {
         "sampling": row.sampling.model_dump(exclude_defaults=True),
@@ -91,7 +91,7 @@ def sampling_params(
         extra_args={EXTRA: asked(place)} if place is not None else None,
     )
     if prompt_logprobs is not None:
-        # vLLM would compute the whole prompt anew, to have them all; the drafts' alone are wanted.
+        # By default vLLM would recompute the whole prompt to return them all; only the drafts' are wanted.
         params.skip_reading_prefix_cache = False
     return params
 
@@ -132,8 +132,8 @@ class Answer:
     """One request's outcome. `logprobs` has an entry a token; `prompt_logprobs` one for each of the prompt's.
 
     `cached_tokens`: of the prompt, how many were not computed again. `computed_after`: entries of `prompt_logprobs` at
-    greater indices were computed for this request, the others may be memory that was never written; None: nothing is
-    known of any. Seconds: waiting to be scheduled, and in all.
+    greater indices were computed for this request, the others may be memory that was never written; None: unknown for
+    all. Seconds: waiting to be scheduled, and in all.
     """
 
     token_ids: list[int]
@@ -167,7 +167,7 @@ def _computed_after(output: Any) -> int | None:
     """See Answer. A request that was preempted may go on from blocks that another one has computed meanwhile.
 
     vLLM then keeps the number of cached tokens that it counted before (0.32), and reports the preemption. 0.24 does
-    not, but counts them anew each time. A version that neither reports it nor is known to count anew is not trusted.
+    not, but counts them anew each time. Versions that do neither are not trusted.
     """
     preemptions = getattr(output.metrics, "num_preemptions", None)
     if preemptions is None and counts_cached_anew():

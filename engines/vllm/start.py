@@ -89,9 +89,9 @@ def load_model(
             engine.run_now(check_draws(engine, vocabulary))
         progress(f"measuring {files.id}")
         step_seconds = engine.run_now(measure_step_seconds(engine, vocabulary, context_length, draws))
-        told = tokenizer_info(files, tokenizer, stop_ids=stops, logits_size=vocabulary, context_length=context_length)
+        known = tokenizer_info(files, tokenizer, stop_ids=stops, logits_size=vocabulary, context_length=context_length)
         progress(f"preparing grammars for {files.id}")
-        grammars = Grammars.of_tokenizer(told.tokenizer_json, vocabulary, stops) if draws else Grammars()
+        grammars = Grammars.of_tokenizer(known.tokenizer_json, vocabulary, stops) if draws else Grammars()
         dtype = str(settings.dtype).removeprefix("torch.")
         info = ModelInfo(
             role=role,
@@ -99,7 +99,7 @@ def load_model(
             engine="vllm",
             dtype=dtype,
             device=_device_name(),
-            vocabulary=told.vocabulary,
+            vocabulary=known.vocabulary,
             special_token_ids=special_token_ids(tokenizer),
             stop_token_ids=stops,
             context_length=context_length,
@@ -111,7 +111,7 @@ def load_model(
     except BaseException:
         engine.close(0.0)
         raise
-    return VllmModel(engine=engine, info=info, tokenizer=told, grammars=grammars)
+    return VllmModel(engine=engine, info=info, tokenizer=known, grammars=grammars)
 
 
 def _fingerprint(config: WorkerConfig, files: ModelFiles, version: str, dtype: str) -> str:

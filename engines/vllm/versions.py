@@ -27,8 +27,8 @@ def check_installed() -> str:
 
 @cache
 def counts_cached_anew() -> bool:
-    """Whether `num_cached_tokens` is of the last time that a request was scheduled, its resumption after a preemption
-    included. Known of 0.24 alone; later versions keep the first time's. Raises ModelError if there is no vLLM."""
+    """Whether `num_cached_tokens` is counted anew when a request resumes after a preemption. Only 0.24 is known
+    to do so; later versions keep the first count. Raises ModelError if there is no vLLM."""
     return _major_minor(_installed()[1]) == (0, 24)
 
 

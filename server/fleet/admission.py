@@ -20,7 +20,7 @@ _LATE_LOOKS = 3
 
 
 class Admission:
-    """Keeps the states of all workers true. The targets' model and vocabulary are the reference for everyone else."""
+    """Keeps the states of all workers up to date. The targets' model and vocabulary are everyone else's reference."""
 
     def __init__(self, targets: Pool, drafters: Pool, metrics: FleetMetrics, interval: float) -> None:
         self._targets = targets
@@ -29,10 +29,10 @@ class Admission:
         self._interval = interval
         self._late: dict[Worker, int] = {}
         self._cannot_translate: dict[Worker, tuple[ModelInfo, str]] = {}
-        """What a drafter was and the vocabulary of the target then, where it refused to learn that."""
+        """Drafters that refused to learn a vocabulary: what they were then, and the vocabulary's fingerprint."""
 
     async def watch(self, worker: Worker) -> None:
-        """Look at the worker for ever: at once when something points to it, else at jittered intervals."""
+        """Probe the worker forever: at once when something calls for it, else at jittered intervals."""
         while True:
             await self.look(worker)
             well = worker.state == "ready" and worker not in self._late
@@ -70,7 +70,7 @@ class Admission:
                     drafter.look_again.set()
 
     def _missed(self, worker: Worker, failure: WorkerFailure) -> None:
-        """A worker that is merely late may be busy: it is down after three looks."""
+        """A worker that is merely late may be busy: it is down only after three probes."""
         late = self._late[worker] = self._late.get(worker, 0) + 1
         if worker.state == "ready" and isinstance(failure, TooLate) and late < _LATE_LOOKS:
             return
@@ -118,7 +118,7 @@ class Admission:
         if info.capabilities.translates and reference.tokenizer is not None:
             asked = (info, reference.info.vocabulary.fingerprint)
             if self._cannot_translate.get(worker) == asked:
-                return  # it has said so: a tokenizer of megabytes is not sent at every look
+                return  # it refused this one: do not send megabytes of tokenizer with every probe
             fault = await self._translate(worker, info, reference.info, reference.tokenizer)
             gauge.set(fault is not None)
             if fault is not None:
@@ -135,7 +135,7 @@ class Admission:
     async def _translate(
         self, worker: Worker, info: ModelInfo, target: ModelInfo, tokenizer: TokenizerInfo
     ) -> str | None:
-        """Have a drafter learn the target's vocabulary, unless it has; if it refuses to, why."""
+        """Have a drafter learn the target's vocabulary, unless it has; returns why if it refuses."""
         assert target.vocabulary is not None
         name = target.vocabulary.fingerprint
         worker.set_state("unknown", f"learns the vocabulary of {target.id}")
@@ -148,7 +148,7 @@ class Admission:
         worker.tokenizer = None
         if translation.way == "shared_text":
             worker.tokenizer = await worker.client.tokenizer(_TOKENIZER_SECONDS)  # for its chat template
-        info = await worker.client.model(_LOOK_SECONDS)  # it says there what it has learned
+        info = await worker.client.model(_LOOK_SECONDS)  # its info lists what it has learned
         reference = self.reference()
         if reference is None or reference.info is None or reference.info.vocabulary != target.vocabulary:
             worker.set_state("unknown", "the target was replaced meanwhile")

@@ -76,7 +76,7 @@ async def checked_rounds(
             remaining -= len(answer.token_ids)
             yield answer
             if answer.stop_reason is not None or remaining == 0:
-                # Read to the end of the stream, so that closing it cancels nothing and its connection is used again.
+                # Read to the end of the stream, so that its connection can be reused.
                 with suppress(TimeoutError, WorkerFailure):
                     async with asyncio.timeout(_END_OF_STREAM_SECONDS):
                         await anext(rounds, None)

@@ -1,4 +1,4 @@
-"""Whether what a worker answered can be true. Workers are trusted with nothing but their own opinion of a token."""
+"""Whether a worker's answer can be true. Workers are trusted with nothing but their choice of tokens."""
 
 from __future__ import annotations
 

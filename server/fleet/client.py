@@ -33,7 +33,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 _MAX_SMALL = 65_536
 _MAX_ANSWER = 4 * 2**20
 _MAX_MODEL = 2**20
-# A stream has no status by the time it breaks off: these codes say that any other worker would refuse it too.
+# A stream that breaks off has no status any more: under these codes any other worker would refuse it too.
 _REQUESTS_FAULT = frozenset({"bad_request", "unsupported", "context_too_long", "invalid_grammar"})
 
 
@@ -54,7 +54,7 @@ class WorkerClient:
         await self._transport.close()
 
     async def draft(self, request: DraftRequest, seconds: float, vocabulary_size: int) -> DraftResponse:
-        # An older worker refuses fields that it does not know, even where they say nothing.
+        # An older worker refuses fields that it does not know, even at their defaults.
         body = request.model_dump_json(exclude_none=True).encode()
         answer = _parse(DraftResponse, await self._call("/v1/draft", body, seconds))
         check_draft(request, answer, vocabulary_size)

@@ -21,8 +21,8 @@ RESEND_REASONS = ("context_mismatch", "stale_round", "conflict")
 class WorkerFailure(Exception):
     """The worker did not do its work. Every call is idempotent, so it may be asked of any worker again.
 
-    `reason` is short and stable (a metric's label); `lost`: the worker could not be reached, so that what is
-    known of it has to be looked at again before it gets more work.
+    `reason` is short and stable (a metric's label); `lost`: the worker could not be reached, or takes no calls, so that
+    what is known of it has to be looked at again before it gets more work.
     """
 
     lost = False
@@ -35,6 +35,12 @@ class WorkerFailure(Exception):
 
 class WorkerUnreachable(WorkerFailure):
     """No connection, or it was cut before the whole answer was here."""
+
+    lost = True
+
+
+class TakesNoCalls(WorkerFailure):
+    """It answers, but serves nothing now: it is about to end, or still loads its model."""
 
     lost = True
 
@@ -69,7 +75,7 @@ class SessionLost(WorkerFailure):
 
 
 class Refused(WorkerFailure):
-    """The worker understood the request and will not honour it, nor will its like: `error` has the reason."""
+    """The worker understood the request and will not honour it, nor would its replicas: `error` has the reason."""
 
     def __init__(self, error: WireError) -> None:
         super().__init__("refused", error.message)
@@ -77,7 +83,7 @@ class Refused(WorkerFailure):
 
 
 def failure_of(status: int, detail: ErrorDetail, where: str = "", retry_after: float = 1.0) -> WorkerFailure:
-    """What a worker's error means to who called it; `where` says which call, `retry_after` is the worker's wish."""
+    """What a worker's error means to its caller; `where` names the call, `retry_after` is what the worker asked for."""
     code, message = detail.code, detail.message[:500]
     text = f"{where}: {message}" if where else message
     if status == 409:
@@ -90,4 +96,4 @@ def failure_of(status: int, detail: ErrorDetail, where: str = "", retry_after: f
         return Refused(_REFUSALS.get(code, wire.BadRequest)(message, detail.field))
     if status in (401, 403):
         return WorkerFailure("unauthorized", f"{where}: the worker does not accept this gateway's token")
-    return WorkerFailure("not_ready" if code == "not_ready" else "error", text)
+    return TakesNoCalls(code, text) if code == "not_ready" else WorkerFailure("error", text)

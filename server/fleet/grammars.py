@@ -1,4 +1,4 @@
-"""Grammars looked at by a target before anything is generated, and not again while they are remembered."""
+"""Grammars are checked by a target before anything is generated, and not again while the result is cached."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from server.fleet.failures import Refused, WorkerFailure
 from server.fleet.worker import Worker
 
 _REMEMBERED = 1024
-# Longer than a worker takes to compile one, or to say that it takes too long.
+# Longer than a worker takes to compile one, or to refuse it as too slow.
 _CHECK_SECONDS = 45.0
 
 
@@ -21,7 +21,7 @@ class GrammarChecks:
         self._good: OrderedDict[tuple[str, str, int], None] = OrderedDict()
 
     async def fault(self, grammar: Grammar, worker: Worker) -> GrammarFault | None:
-        """See server.backend.Backend.grammar_fault. The worker's other failures are for whoever calls it next."""
+        """See server.backend.Backend.grammar_fault. Other failures of the worker are left to the next call."""
         assert worker.info is not None
         key = (worker.info.fingerprint, grammar.type, hash(grammar.value))
         if key in self._good:

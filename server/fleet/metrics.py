@@ -79,9 +79,9 @@ class FleetMetrics:
         )
 
     def watch_worker(self, role: str, worker: str, breaker: Breaker) -> None:
-        """Show a worker from the start: `rate` does not see a series that is born at 1.
+        """Show a worker from the start: `rate` misses a first value of 1.
 
-        A breaker's state is that of when the metrics are read: opening again is a matter of time alone.
+        A breaker's state is computed when the metrics are read, since it changes with time alone.
         """
         for gauge in (self.up, self.streams, self.mismatch):
             gauge.labels(role, worker)

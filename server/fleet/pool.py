@@ -30,7 +30,8 @@ class Pool:
         """The least loaded usable worker that `accept` takes; None if there is none.
 
         `prefixes` are hashes of ever longer prefixes of the text: a worker that was remembered for one of them (the
-        longest first) is taken unless it has clearly more to do. Workers in `avoid` are taken only before nothing.
+        longest first) is taken unless it has clearly more to do. Workers in `avoid` are taken only if there is no
+        other.
         """
         able = [worker for worker in self._workers if worker.usable and accept(worker)]
         able = [worker for worker in able if worker not in avoid] or able
@@ -44,7 +45,7 @@ class Pool:
         return least
 
     def last_resort(self, accept: Callable[[Worker], bool]) -> Worker | None:
-        """Where `pick` finds none: the least loaded that `accept` takes, though its breaker is open."""
+        """If `pick` finds none: the least loaded that `accept` takes, even with an open breaker."""
         able = (worker for worker in self._workers if worker.state == "ready" and accept(worker))
         return min(able, key=lambda worker: worker.streams, default=None)
 
@@ -57,7 +58,7 @@ class Pool:
             self._homes.popitem(last=False)
 
     def notify(self) -> None:
-        """Wake whoever waits for a worker: one has changed its state."""
+        """Wake those that wait for a worker: one has changed its state."""
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -14,7 +14,7 @@ _LEAST_SECONDS = 1e-5
 class Average:
     """An exponentially weighted mean; the first observations count in full.
 
-    With `clip` a value of more than 3 times the mean counts as that: for times, of which a single hiccup means little.
+    With `clip` a value above 3 times the mean counts as 3 times: for times, in which a single hiccup means little.
     """
 
     def __init__(self, weight: float, clip: bool = False) -> None:
@@ -104,8 +104,8 @@ class DraftTimes:
     """
 
     def __init__(self, curve: Sequence[StepTime], clip: bool = True) -> None:
-        """`clip`: a call of more than 3 times the line counts as that. Not where some drafts are prepared, and others
-        not: the long ones are no hiccups then."""
+        """`clip`: a call longer than 3 times the line counts as 3 times. Not for drafts of which some are
+        prepared: the long ones are not hiccups there."""
         self._clip = clip
         self._slope = min((point.seconds for point in curve if point.seconds > 0.0), default=0.0)
         self._lines: dict[int, _Line] = {}

@@ -114,7 +114,7 @@ class Transport:
             raise WorkerUnreachable("cut", f"{self.url}{path}: {error!r}") from error
         finally:
             if response is not None:
-                response.close()  # gives the connection back if the body was read, else cuts it
+                response.close()  # keeps the connection if the body was read, else cuts it
 
     async def _send(self, method: str, path: str, body: bytes | None) -> aiohttp.ClientResponse:
         assert self._session is not None
@@ -126,7 +126,7 @@ class Transport:
                 method, self.url + path, data=body, headers=headers, allow_redirects=False
             )
         except (aiohttp.ServerDisconnectedError, ConnectionResetError):
-            # A kept-alive connection that the worker had closed meanwhile: not yet a sign of anything. Once more.
+            # The worker had closed an idle connection, which is no sign of trouble: try once more.
             return await self._session.request(
                 method, self.url + path, data=body, headers=headers, allow_redirects=False
             )
@@ -134,7 +134,7 @@ class Transport:
 
 async def _read(response: aiohttp.ClientResponse, max_bytes: int) -> bytes:
     if response.content_length is not None and response.content_length > max_bytes:
-        raise BadAnswer(f"{response.url}: answers {response.content_length} bytes, at most {max_bytes} can be meant")
+        raise BadAnswer(f"{response.url}: answers {response.content_length} bytes, more than {max_bytes}")
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise BadAnswer(f"{response.url}: compressed though not asked to")
     body = bytearray()

@@ -65,11 +65,11 @@ class Worker:
 
     @property
     def lately_ready(self) -> bool:
-        """It was ready seconds ago, so it may well be again in a moment: one lost connection makes a worker down."""
+        """It was ready seconds ago, so it may soon be again: a single lost connection marks a worker as down."""
         return time.monotonic() - self._last_ready < _LATELY_SECONDS
 
     def introduce(self, info: ModelInfo) -> None:
-        """Take note of what it reports of itself; what was measured of another model is forgotten."""
+        """Take in what it reports; what was measured with another model is forgotten."""
         if info != self.reported:
             self.info = self.reported = info
             self.translation = None
@@ -88,7 +88,7 @@ class Worker:
     def set_state(self, state: State, detail: str) -> None:
         if (state, detail) != (self.state, self.detail):
             log.log(
-                logging.INFO if state == "ready" else logging.WARNING,
+                logging.INFO if state in ("ready", "unknown") else logging.WARNING,
                 "%s worker %s is %s: %s",
                 self.role,
                 self.url,
@@ -114,7 +114,7 @@ class Worker:
             gauge.set(self.streams)
 
     def missed(self, detail: str) -> None:
-        """It was looked at and is down. (One lost connection makes it down too, until it is looked at.)"""
+        """A probe found it down. (A lost connection also marks it as down, until the next probe.)"""
         self.set_state("down", detail)
         self._missing = True
         for notify in list(self._when_missing):
@@ -140,7 +140,7 @@ class Worker:
         try:
             yield
         except (Refused, Busy, SessionLost):
-            self.breaker.release()  # a proper answer, though not the one hoped for
+            self.breaker.release()  # a proper answer, though not a result
             raise
         except WorkerFailure as failure:
             self.failed(failure)
@@ -155,7 +155,7 @@ class Worker:
                 self.breaker.release()
 
     def failed(self, failure: WorkerFailure) -> None:
-        """Count it against the worker; one that could not be reached gets no work until it has been looked at."""
+        """Count it against the worker; one that could not be reached gets no work until it is probed."""
         log.warning("%s worker %s failed (%s): %s", self.role, self.url, failure.reason, failure.message)
         self.breaker.failure()
         self.count(failure)

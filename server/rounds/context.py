@@ -64,7 +64,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """One request, its tokens so far, and where its loose ends go."""
+    """One request, its tokens so far, and the owner of its background tasks."""
 
     request: GenerationRequest
     sequence: TokenSequence

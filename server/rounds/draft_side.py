@@ -17,6 +17,7 @@ from server.fleet.times import DraftTimes
 from server.fleet.worker import Worker
 from server.rounds.context import RequestContext, WorkerSession
 from server.rounds.history import remember
+from server.rounds.padded_rows import rows_of_either, within
 
 State = Literal["ready", "reading", "absent"]
 
@@ -26,7 +27,7 @@ READ_AHEAD = 256
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What came of one draft call. No candidates: the worker had nothing to propose, or failed. Times are seconds."""
+    """The outcome of one draft call. No candidates: the worker had nothing to propose, or failed. Times are seconds."""
 
     candidates: list[Candidate]
     source: str | None
@@ -35,9 +36,9 @@ class Draft:
     seconds: float
     failed: bool
     planned: int | None = None
-    """How long the worker meant it to be, if it chose."""
+    """The length the worker chose, if it did."""
     parts: tuple[tuple[str, int], ...] = ()
-    """The drafters that its tokens come from, if the worker says so, and how many each."""
+    """The drafters that its tokens come from, if the worker reports them, and how many each."""
     prepared: int = 0
     """How many of its tokens the worker had prepared."""
 
@@ -90,13 +91,13 @@ class DraftSide:
 
     @property
     def times(self) -> DraftTimes:
-        """Those of the worker in use, or of the one that would be used."""
+        """The times of the worker in use, or of the one that would be used."""
         worker = self.worker or self._pick()
         return worker.draft_times if worker is not None else DraftTimes(())
 
     @property
     def ahead_times(self) -> DraftTimes | None:
-        """Those of calls that come after lookahead; None where there is none."""
+        """The times of calls after lookahead; None if the worker does not look ahead."""
         worker = self.worker or self._pick()
         return worker.ahead_times if worker is not None and self._looks_ahead(worker) else None
 
@@ -113,14 +114,14 @@ class DraftSide:
         return len(self._context.sequence) - held
 
     def read(self) -> None:
-        """Have the worker read the context so far, in the background; does nothing where there is no worker to ask."""
+        """Have the worker read the context so far, in the background; does nothing if there is no worker to ask."""
         if self.state == "reading" or not self._open():
             return
         self._waited = False
         self._reading = self._context.background.start(self._read())
 
     async def until_read(self, seconds: float) -> None:
-        """Wait for the background reading, but not longer than this, and only once for each."""
+        """Wait for the background reading, for at most this long, and only once per reading."""
         if self._reading is not None and not self._waited:
             self._waited = True
             await asyncio.wait({self._reading}, timeout=seconds)
@@ -190,7 +191,7 @@ class DraftSide:
             await self._call(0, 1, 1, self._read_seconds)
 
     async def _call(self, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float) -> DraftResponse:
-        """One draft call, sent whole once more where the worker has lost the session. Any other failure drops it."""
+        """One draft call, repeated with all the context if the worker lost the session. Any other failure drops it."""
         session = self._session
         if session is None or session.worker.state != "ready" or not session.worker.breaker.allow():
             self._drop()
@@ -200,7 +201,7 @@ class DraftSide:
             with session.worker.judged(proves=draft_tokens > 0):
                 return await self._exchange(session, draft_tokens, num_candidates, max_tokens, seconds)
         except SessionLost:
-            self.read()  # too long to be read again while the target waits
+            self.read()  # the context is too long to read again while the target waits
             raise
         except WorkerFailure as failure:
             self._learn_from(failure, session.worker)
@@ -221,7 +222,7 @@ class DraftSide:
         try:
             return await self._ask(session, draft_tokens, num_candidates, max_tokens, left)
         except SessionLost as failure:
-            session.worker.look_again.set()  # another one may answer there, which has yet to learn the target's ids
+            session.worker.look_again.set()  # it may have restarted, and have to learn the target's ids again
             raise WorkerFailure("session_lost", failure.message) from failure
 
     async def _ask(
@@ -231,10 +232,11 @@ class DraftSide:
         request = DraftRequest(
             **session.fields(max_tokens, seconds), **self._asked(session, draft_tokens, num_candidates)
         )
-        answer = await session.worker.client.draft(request, seconds, self._vocabulary_size)
+        rows = rows_of_either(self._vocabulary_size, session.worker.info)
+        answer = await session.worker.client.draft(request, seconds, rows)
         session.acknowledge(length)
         self._prediction_sent = True
-        return answer
+        return within(answer, self._vocabulary_size) if rows > self._vocabulary_size else answer
 
     def _lost(self, session: WorkerSession, failure: SessionLost) -> None:
         self._context.metrics.resends.labels("draft", failure.reason).inc()
@@ -321,7 +323,7 @@ class DraftSide:
 
 
 def _as_drawn(parts: list[tuple[str, int]]) -> tuple[tuple[tuple[str, int], ...], int]:
-    """The parts with what was prepared counted as the model's, whose it is; and how many tokens that was."""
+    """The parts, prepared tokens counted as the model's; and how many tokens were prepared."""
     found: list[tuple[str, int]] = []
     for source, tokens in parts:
         name = MODEL if source == CACHE else source

@@ -21,8 +21,8 @@ _SECONDS = 5.0
 def scope_of(request: GenerationRequest, vocabulary: Vocabulary, needs_q: bool) -> str | None:
     """Whose memory a request has: that of its API key and `cache_salt` alone, in the target's own token ids.
 
-    None, and so no memory, where a strategy that needs q meets a seed that the client gave: an answer under the same
-    seed may be remembered, and a draft from it would depend on the noise that the verification draws with again.
+    None, and so no memory, if a strategy that needs q meets a seed from the client: an answer under the same seed may
+    be remembered, and a draft from it would depend on the noise that verification draws with again.
     """
     if needs_q and not request.drawn_seed:
         return None

@@ -19,12 +19,12 @@ from server.rounds.draft_side import READ_AHEAD, Draft, DraftSide
 from server.rounds.target_side import TargetSide
 
 OWN_DRAFTER = "target"
-"""Stands for the drafter, and for the source of its drafts, where the target itself asks for them."""
+"""Stands for the drafter, and for the source of its drafts, if the target itself asks for them."""
 
-# How many tokens are decoded plainly before the drafter is looked at again: while it reads, and where there is none.
+# How many tokens are decoded plainly before the drafter is checked again: while it reads, and while there is none.
 _WHILE_READING = 8
 _WHILE_ABSENT = 16
-# Tokens of context that a verification may have had to read, for its time to count as a round's.
+# Tokens of context that a verification may have read for its time to count as a round's.
 _MOST_UNREAD = 40
 _PATIENT_SLACK = 0.5
 _SLACK = 0.1
@@ -103,7 +103,7 @@ class RoundLoop:
         return replace(plan, draft_tokens=draft_tokens)
 
     async def _can_draft(self, speculating: Speculating) -> bool:
-        """Whether a draft may be asked for now; if not, sees to it that one may be soon."""
+        """Whether a draft may be asked for now; if not, starts what is missing."""
         drafts = speculating.drafts
         if drafts.state == "absent" or (drafts.state == "ready" and drafts.unread > READ_AHEAD):
             drafts.read()
@@ -125,7 +125,7 @@ class RoundLoop:
         seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
         steps = self._target.step_times
         verify = [steps.verify(1 + count) for count in range(draft_tokens + 1)] if plan.worker_chooses else None
-        # One more than is drafted now, so that a longer γ can be tried for nothing.
+        # One more than is drafted now, so that a longer γ can be tried at no cost.
         ahead = plan.lookahead and speculating.drafts.ahead_times is not None
         lookahead = min(draft_tokens + (not plan.worker_chooses), MAX_DRAFT_TOKENS) if ahead else 0
         draft = await speculating.drafts.draft(
@@ -167,7 +167,7 @@ class RoundLoop:
             return await self._verify(Draft.none(draft.seconds, failed=True), asked, num_candidates)
         rows = rows_of(draft.candidates)
         length = len(self._sequence)
-        # Reading a prompt, or waiting for another call that reads it, is not a round's time.
+        # Time spent on reading a prompt, or on waiting for another call to read it, is not a round's.
         if length > len(self._request.prompt) and length - answer.cached_tokens <= _MOST_UNREAD:
             self._target.step_times.observe_verify(rows, answer.timings.rows, answer.timings.total_ms / 1000, seconds)
         round_ = self._emit(answer, seconds, draft, speculative=asked > 0)
@@ -208,7 +208,7 @@ class RoundLoop:
         speculation = self._request.speculation
         facts = self._info.capabilities.facts(speculation.strategy)
         if speculation.enabled and facts is not None and not facts.draws and not self._target_drives:
-            # A strategy for debugging, whose choice of tokens only verification knows.
+            # A strategy for debugging, whose choice of tokens only verification makes.
             for _ in range(max_tokens):
                 yield await self._verify(Draft.none(), 0, 0)
                 if self._stopped:
@@ -216,7 +216,7 @@ class RoundLoop:
             return
         async with aclosing(self._target.generate(max_tokens, self._target_speculation())) as stream:  # type: ignore[type-var]
             async for answer, seconds in stream:
-                # The first one's time is the prompt's.
+                # The first one's time includes reading the prompt.
                 if answer.num_drafted == 0 and len(self._sequence) > len(self._request.prompt):
                     self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
                 yield self._emit(answer, seconds, Draft.none(), OWN_DRAFTER if answer.num_drafted else None)
@@ -236,7 +236,7 @@ class RoundLoop:
         source: str | None = None,
         speculative: bool = False,
     ) -> Round:
-        """Append the tokens; a limit of one call that is not the request's own is no reason to stop."""
+        """Append the tokens; a call's limit that is not the request's own is no reason to stop."""
         self._sequence.append(answer.token_ids)
         self._remaining -= len(answer.token_ids)
         stop: StopReason | None = answer.stop_reason
@@ -274,5 +274,5 @@ class RoundLoop:
 
 
 def _blames_the_draft(refusal: WireError) -> bool:
-    """Nothing that a client sends is in a verification's candidates."""
+    """A client's request never supplies the candidates, so a fault in them is the drafter's."""
     return refusal.field is not None and refusal.field.split(".")[0] == "candidates"

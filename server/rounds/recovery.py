@@ -1,4 +1,4 @@
-"""How long a request goes on trying where targets fail: pauses, the fleet's budget of retries, the end of patience."""
+"""How long a request keeps trying when targets fail: pauses, the fleet's budget of retries, the end of patience."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Recovery:
     """One request's. Patience is counted from the first failure, or wait, since the last success.
 
     `failures` are those since the last success; `begun`: whether a token has come. Raises server.errors.NoTarget or
-    Overloaded where patience ends.
+    Overloaded when patience ends.
     """
 
     def __init__(self, patience: Patience, budget: RetryBudget) -> None:
@@ -79,7 +79,7 @@ class Recovery:
         self._budget.success()
 
     async def before_retry(self, failure: WorkerFailure, others: bool) -> None:
-        """Wait until the call may be repeated. `others`: a worker that has not failed of it can be asked next."""
+        """Wait until the call may be repeated. `others`: a worker on which it has not failed can be asked next."""
         pause = 0.0
         if not others:
             pause = min(_MAX_BACKOFF, _FIRST_BACKOFF * 2 ** min(len(self.failures) - 1, 8))
@@ -92,7 +92,7 @@ class Recovery:
             await self._pause(_FIRST_BACKOFF)
 
     def check(self) -> None:
-        """Raises where patience has ended."""
+        """Raises if patience has ended."""
         now = time.monotonic()
         if self._give_up is None:
             self._give_up = now + (self._patience.mid_stream if self.begun else self._patience.before_first_token)

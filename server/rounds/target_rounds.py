@@ -33,7 +33,7 @@ def fault(request: GenerationRequest, info: ModelInfo) -> ApiError | None:
 
 
 def target_drives(request: GenerationRequest, info: ModelInfo) -> bool:
-    """Whether the target is to drive the rounds. One that offers both does so where that keeps every promise."""
+    """Whether the target is to drive the rounds. One that offers both drives them if that keeps every promise."""
     offered = info.capabilities
     if "target" not in offered.rounds:
         return False
@@ -42,7 +42,7 @@ def target_drives(request: GenerationRequest, info: ModelInfo) -> bool:
     speculation = request.speculation
     if not speculation.enabled or not may_be_drafted_for(request.sampling, request.grammar):
         return False
-    # What only the gateway knows how to ask for.
+    # What only the gateway can ask for.
     if speculation.num_candidates > 1 or speculation.draft_model or request.prediction or request.log_decisions:
         return False
     if is_greedy(request.sampling):

@@ -112,7 +112,7 @@ class TargetSide:
             session = await self._session()
             session.round += 1
             length = len(self._context.sequence)
-            # One that takes over may not know how to draft for itself: it goes on plainly, with the same text.
+            # A target that takes over may be unable to draft for itself: it decodes plainly, with the same text.
             info = session.worker.info
             drafts = info is not None and "target" in info.capabilities.rounds
             message = GenerateRequest(
@@ -131,7 +131,7 @@ class TargetSide:
                             if answer is None:
                                 break
                             took = time.perf_counter() - began
-                            session.worker.breaker.success()  # each round proves it: streams end late, or cut
+                            session.worker.breaker.success()  # at each round: streams end late, or are cut
                             remaining -= len(answer.token_ids)
                             self._succeeded(session, length)
                             yield answer, took
@@ -159,8 +159,8 @@ class TargetSide:
             prefixes = self._context.sequence.prefixes()
             worker = self._pool.pick(self._accepts, prefixes, self._avoid)
             if worker is None or not worker.breaker.allow():
-                # An open breaker keeps work away while others can do it. If it is this worker or none, it is asked
-                # all the same: the pauses between tries bound what that costs.
+                # An open breaker keeps work away while others can do it. If there is no other, it is asked anyway: the
+                # pauses between tries bound what that costs.
                 worker = self._pool.last_resort(self._accepts)
             if worker is not None:
                 self._pool.remember(prefixes, worker)
@@ -171,7 +171,7 @@ class TargetSide:
     async def _unless_down(self, worker: Worker) -> AsyncIterator[None]:
         """Ends the wait for an answer, with TooLate, if the worker is found down and another one could go on.
 
-        One that is frozen keeps its connections: before the deadline only its silence to probes gives it away.
+        A frozen worker keeps its connections: before the deadline only unanswered probes reveal it.
         """
         events = asyncio.get_running_loop()
         try:
@@ -216,7 +216,7 @@ class TargetSide:
         self._avoid.clear()
 
     async def _recover(self, session: WorkerSession, failure: WorkerFailure) -> None:
-        """Make ready for the same call again, or raise the error that the client gets."""
+        """Prepare to repeat the call, or raise the error that the client gets."""
         if isinstance(failure, Refused):
             raise failure.error from failure
         self._recovery.failures.append(failure)

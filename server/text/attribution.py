@@ -11,7 +11,7 @@ from server.backend import Round
 from server.text.detokenizer import Detokenizer
 
 TokenOrigin = Literal["draft", "target", "bonus", "plain"]
-"""An accepted draft token; the target's own in place of one it rejected, after a draft that it accepted whole, or where
+"""An accepted draft token; the target's own in place of one it rejected, after a draft that it accepted whole, or if
 nothing was drafted."""
 
 _TAILS = 4  # a character has at most four bytes, and so four tokens
@@ -66,7 +66,7 @@ def tokens_of(round: Round, number: int, kept: int) -> list[Token]:
 
 
 def _common(first: str, second: str) -> int:
-    """How many characters they begin with alike."""
+    """The length of their common beginning, in characters."""
     same = 0
     while same < min(len(first), len(second)) and first[same] == second[same]:
         same += 1
@@ -83,9 +83,9 @@ class Attribution:
 
     def __init__(self, detokenizer: Detokenizer) -> None:
         self._detokenizer = detokenizer
-        # What the detokenizer held back lately, as it would have come if the text had ended, and whose it was.
+        # What the detokenizer held back lately: how each would have come out at the end of the text, and whose it was.
         self._tails: deque[tuple[str, list[Token]]] = deque(maxlen=_TAILS)
-        self._waiting: deque[tuple[str, Token]] = deque()  # decoded, not yet shown
+        self._waiting: deque[tuple[str, Token]] = deque()  # decoded but not yet shown
         self._spans: list[Span] = []
 
     def decoded(self, piece: str, token: Token) -> None:

@@ -65,7 +65,7 @@ class ChatTemplate:
     """Compiled once, rendered in threads."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Raises ValueError if `source` is no template."""
+        """Raises ValueError if `source` is not a template."""
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
         )
@@ -89,7 +89,7 @@ class ChatTemplate:
         return word in self._source
 
     def names_role(self, role: str) -> bool:
-        """Whether the template names this role, in quotes; one that writes any role as it comes has not learnt it."""
+        """Whether the template names this role, in quotes; one that writes any role as given does not count."""
         return f"'{role}'" in self._source or f'"{role}"' in self._source
 
     def reads_tools_of_messages(self) -> bool:
@@ -185,7 +185,7 @@ class ChatTemplate:
                     raise TemplateError("the chat template took too long for these messages")
         except TemplateError:
             raise
-        except Exception as error:  # a template is a program: it may raise anything
+        except Exception as error:  # a template is a program and may raise anything
             raise TemplateError(f"the model's chat template does not take these messages: {error}") from error
         return exact_json.encodable("".join(pieces))
 

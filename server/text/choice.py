@@ -37,7 +37,7 @@ class Delta:
 class Counts:
     """What was generated so far. accepted + the target's own = completion_tokens; rejected = drafted - accepted.
 
-    `cached_prompt_tokens`: of the prompt, those that the target still held; null if it did not say.
+    `cached_prompt_tokens`: of the prompt, those that the target still held; null if it did not report it.
     """
 
     completion_tokens: int = 0

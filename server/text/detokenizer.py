@@ -24,8 +24,8 @@ _CACHED_TOKENS = 65_536
 class Detokenizer(Protocol):
     """One sequence's text. `push` returns what the token settled; `finish` the rest, once, at the end.
 
-    `prime`, called first, takes what came before the output, whose text is not returned. `peek` says what `finish`
-    would return, and changes nothing.
+    `prime`, called first, takes what came before the output, whose text is not returned. `peek` returns what `finish`
+    would, and changes nothing.
     """
 
     def prime(self, token_ids: Sequence[int]) -> None: ...

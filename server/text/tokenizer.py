@@ -25,7 +25,7 @@ class TextTokenizer:
         self._tokenizer.no_padding()
         self.decoder: dict[str, Any] | None = spec.get("decoder")
         self.vocabulary_size = info.vocabulary.size
-        # By content and not by id, as the library itself decides what `skip_special_tokens` skips.
+        # By content and not by id, as the library itself does for `skip_special_tokens`.
         self.special_ids: dict[str, int] = {
             token["content"]: token["id"] for token in spec.get("added_tokens", ()) if token["special"]
         }

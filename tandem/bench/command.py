@@ -40,9 +40,13 @@ _DRAFTER_SECONDS = 20.0
 
 
 @dataclass
-class _State:
-    """What a run has come to, whatever ends it."""
+class _Job:
+    """One measurement, and what it has come to, whatever ends it. `began` is time.monotonic() at its start."""
 
+    options: BenchOptions
+    console: Console
+    began: float
+    prompts: Sequence[Prompt] = ()
     run: Run | None = None
     server: dict[str, Any] = field(default_factory=dict)
     complete: bool = False
@@ -53,15 +57,14 @@ def run_bench(options: BenchOptions) -> int:
 
     What was measured until then is printed and written in any case.
     """
-    began = time.monotonic()
     console = Console(stderr=True, highlight=False)
-    state = _State()
+    job = _Job(options, console, time.monotonic())
     code = 0
     try:
         with _interruptible():
-            prompts = load_prompts(options.prompts, options.limit, raw=options.raw)
+            job.prompts = load_prompts(options.prompts, options.limit, raw=options.raw)
             with _tandem(options, console) as (url, key):
-                _run(options, prompts, url, key, state, began, console)
+                _run(job, url, key)
     except KeyboardInterrupt:
         console.print("Interrupted.")
         code = 130
@@ -71,9 +74,9 @@ def run_bench(options: BenchOptions) -> int:
     except BenchError as error:
         console.print(f"tandem: {error}", markup=False, soft_wrap=True)
         code = 1
-    if state.run is not None and any(sample.reply is not None for sample in state.run.samples):
+    if job.run is not None and any(sample.reply is not None for sample in job.run.samples):
         try:
-            _report(options, state, console)
+            _report(job, job.run)
         except BenchError as error:
             console.print(f"tandem: {error}", markup=False, soft_wrap=True)
             return code or 1
@@ -110,18 +113,10 @@ def _tandem(options: BenchOptions, console: Console) -> Iterator[tuple[str, str 
         yield url, own_key or key
 
 
-def _run(
-    options: BenchOptions,
-    prompts: Sequence[Prompt],
-    url: str,
-    key: str | None,
-    state: _State,
-    began: float,
-    console: Console,
-) -> None:
+def _run(job: _Job, url: str, key: str | None) -> None:
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     try:
-        asyncio.run(_measure(options, prompts, url, key, state, began, console))
+        asyncio.run(_measure(job, url, key))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     finally:
@@ -129,15 +124,8 @@ def _run(
             signal.signal(number, handler)
 
 
-async def _measure(
-    options: BenchOptions,
-    prompts: Sequence[Prompt],
-    url: str,
-    key: str | None,
-    state: _State,
-    began: float,
-    console: Console,
-) -> None:
+async def _measure(job: _Job, url: str, key: str | None) -> None:
+    options, prompts, console = job.options, job.prompts, job.console
     task = asyncio.current_task()
     assert task is not None
     for number in _SIGNALS:
@@ -160,7 +148,7 @@ async def _measure(
         if not tandem.speaks_tandem:
             raise BenchError(f"{url} is no Tandem: measure it beside one, with --also NAME={url}")
         await _await_drafters(tandem, console)
-        state.server = _about(tandem, servers)
+        job.server = _about(tandem, servers)
         models = await _peers(options, tandem)
         sweep = Sweep(
             known_drafters(tandem.card, options.drafters),
@@ -169,9 +157,10 @@ async def _measure(
             options.strategies,
             options.temperatures,
         )
-        run = state.run = Run(servers, models, options.max_tokens, options.ignore_eos)
+        run = job.run = Run(servers, models, options.max_tokens, options.ignore_eos)
         shortest = min(prompts, key=lambda prompt: sum(map(len, [*prompt.turns, *map(str, prompt.history)])))
         measured = await run.warm_up(variants(sweep, [*options.also, *models]), shortest)
+        results.try_folder(options.out)
         for name, words in run.left_out.items():
             console.print(f"left out: {name}: {words}", markup=False, soft_wrap=True)
         wanted = [
@@ -181,10 +170,10 @@ async def _measure(
             if turn.variant.server not in models or (turn.load.concurrency == 1 and turn.load.rate is None)
         ]
         try:
-            async with asyncio.timeout(_seconds_left(options, began)):
+            async with asyncio.timeout(_seconds_left(job)):
                 with _progress(console, len(wanted)) as show:
                     await run.measure(wanted, show)
-            state.complete = True
+            job.complete = True
         except TimeoutError:
             limit = "two minutes" if options.quick else f"{options.max_minutes:g} minutes (--max-minutes)"
             console.print(f"Stopped after {limit}: what was measured until then follows.")
@@ -201,10 +190,10 @@ async def _await_drafters(tandem: Server, console: Console) -> None:
         await tandem.look()
 
 
-def _seconds_left(options: BenchOptions, began: float) -> float:
-    if options.quick:
-        return max(QUICK_LEAST_SECONDS, QUICK_SECONDS - (time.monotonic() - began))
-    return 60 * options.max_minutes
+def _seconds_left(job: _Job) -> float:
+    if job.options.quick:
+        return max(QUICK_LEAST_SECONDS, QUICK_SECONDS - (time.monotonic() - job.began))
+    return 60 * job.options.max_minutes
 
 
 async def _peers(options: BenchOptions, tandem: Server) -> dict[str, Peer]:
@@ -212,7 +201,8 @@ async def _peers(options: BenchOptions, tandem: Server) -> dict[str, Peer]:
         return {}
     target = options.transformers_model or str(options.up.get("target") or tandem.card.get("root") or tandem.model)
     device, dtype = str(options.up.get("device", "auto")), str(options.up.get("dtype", "auto"))
-    return await asyncio.to_thread(load_peers, options.transformers, target, options.assistant_model, dtype, device)
+    ways, assistant, ignore_eos = options.transformers, options.assistant_model, options.ignore_eos
+    return await asyncio.to_thread(load_peers, ways, target, assistant, dtype, device, ignore_eos)
 
 
 def _about(tandem: Server, servers: Mapping[str, Server]) -> dict[str, Any]:
@@ -238,21 +228,20 @@ def _progress(console: Console, total: int) -> Iterator[Any]:
         yield show
 
 
-def _report(options: BenchOptions, state: _State, console: Console) -> None:
+def _report(job: _Job, run: Run) -> None:
     """Tables, file and plots. Raises BenchError."""
-    run = state.run
-    assert run is not None
+    options, console = job.options, job.console
     found = rows(run.samples, run.groups)
     out = table.console()
     table.print_rows(out, found)
     kinds = dict.fromkeys(sample.kind for sample in run.samples)
     table.print_kinds(out, {kind: rows([s for s in run.samples if s.kind == kind], []) for kind in kinds})
     _print_differences(out, run, found)
-    about = {"machine": results.machine(), "server": state.server, "options": _written(options)}
+    about = {"machine": results.machine(), "server": job.server, "options": _written(options)}
     about["left_out"] = run.left_out
     stem = time.strftime("bench-%Y%m%d-%H%M%S")
     path = options.out / f"{stem}.json"
-    results.write(path, results.Results(about, state.complete, run.samples, run.groups), found)
+    results.write(path, results.Results(about, job.complete, run.samples, run.groups), found)
     out.print(str(path), soft_wrap=True)
     if options.plots:
         try:

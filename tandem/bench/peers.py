@@ -113,7 +113,9 @@ class _Watch:
         pass
 
 
-def load_peers(ways: Sequence[str], target: str, assistant: str | None, dtype: str, device: str) -> dict[str, Peer]:
+def load_peers(
+    ways: Sequence[str], target: str, assistant: str | None, dtype: str, device: str, ignore_eos: bool = False
+) -> dict[str, Peer]:
     """The ways by name, over one copy of the target's weights. Takes as long as loading does. Raises BenchError."""
     try:
         import torch
@@ -126,6 +128,7 @@ def load_peers(ways: Sequence[str], target: str, assistant: str | None, dtype: s
     from engines.models import resolve_model
 
     logging.disable_progress_bar()  # there is one already
+    logging.set_verbosity_error()  # its assistants warn of arguments that they pass themselves
     where = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     # What Tandem's own workers load (config/workers.py): float32 on a CPU.
     numbers = ("float32" if where == "cpu" else "auto") if dtype == "auto" else dtype
@@ -142,12 +145,12 @@ def load_peers(ways: Sequence[str], target: str, assistant: str | None, dtype: s
     turn = asyncio.Lock()
     found: dict[str, Peer] = {}
     for way in ways:
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {"eos_token_id": None} if ignore_eos else {}
         if way == LOOKUP:
-            extra = {"prompt_lookup_num_tokens": LOOKUP_TOKENS}
+            extra["prompt_lookup_num_tokens"] = LOOKUP_TOKENS
         elif way == ASSISTED:
             if assistant is None:
                 raise BenchError("assistant: name a model with --assistant-model")
-            extra = {"assistant_model": loaded(assistant)[0]}
+            extra["assistant_model"] = loaded(assistant)[0]
         found[way] = Peer(model, tokenizer, turn, **extra)
     return found

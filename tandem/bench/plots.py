@@ -72,6 +72,7 @@ def _speed_up(figure: Any, rows: Sequence[Row], samples: Sequence[Sample]) -> bo
     if not shown:
         return False
     axes = figure.subplots()
+    colours = _colours(rows)
     fixed = [row for row in shown if row.variant.draft_tokens is not None]
     if len({row.variant.draft_tokens for row in fixed}) > 1:
         lines: dict[Any, list[Row]] = {}
@@ -81,12 +82,12 @@ def _speed_up(figure: Any, rows: Sequence[Row], samples: Sequence[Sample]) -> bo
             points.sort(key=lambda row: row.variant.draft_tokens or 0)
             label = _label(replace(points[0], variant=variant), shown)
             places = [row.variant.draft_tokens for row in points]
-            axes.errorbar(places, _values(points), yerr=_errors(points), marker="o", capsize=3, label=label)
-        for number, row in enumerate(row for row in shown if row.variant.draft_tokens is None):
+            style = {"marker": "o", "capsize": 3, "label": label, "color": colours[points[0].variant]}
+            axes.errorbar(places, _values(points), yerr=_errors(points), **style)
+        for row in (row for row in shown if row.variant.draft_tokens is None):
             adaptive = "" if row.variant.drafter is None else ", γ adaptive"
-            axes.axhline(
-                row.speed_up.value, linestyle="--", color=f"C{len(lines) + number}", label=_label(row, shown) + adaptive
-            )
+            label, colour = _label(row, shown) + adaptive, colours[row.variant]
+            axes.axhline(row.speed_up.value, linestyle="--", color=colour, label=label)
         axes.axhline(1.0, color="black", linewidth=0.8, label="plain decoding")
         axes.set_xticks(sorted({row.variant.draft_tokens or 0 for row in fixed}))
         axes.set_xlabel("γ, draft tokens a round")

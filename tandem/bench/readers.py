@@ -58,8 +58,10 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
         return
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, ValueError) as error:
-        raise BenchError(f"{path}: {error}") from None
+    except UnicodeDecodeError:
+        raise BenchError(f"{path}: it is not UTF-8 text") from None
+    except OSError as error:
+        raise BenchError(f"{path}: {error.strerror or error}") from None
     if path.suffix == ".json" and text.lstrip().startswith("["):
         try:
             yield from enumerate_rows(json.loads(text))

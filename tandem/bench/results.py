@@ -7,6 +7,7 @@ import math
 import os
 import platform
 import subprocess
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -64,6 +65,19 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
+
+
+def try_folder(path: Path) -> None:
+    """Whether results can be written there, before an hour is measured in vain; leaves nothing. Raises BenchError."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path):
+            pass
+        for folder in missing:
+            folder.rmdir()
+    except OSError as error:
+        raise BenchError(f"--out: {path}: cannot be written to: {error.strerror}") from None
 
 
 def write(path: Path, results: Results, rows: Sequence[Row]) -> None:

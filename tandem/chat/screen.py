@@ -39,7 +39,9 @@ class Screen:
         self.console.print(Text(harmless(text), style=style))
 
     def fail(self, text: str) -> None:
-        self.console.print(Text(f"tandem chat: {harmless(text)}", style="red"))
+        """To a terminal beside the rest; otherwise to standard error, since standard output may be kept."""
+        console = self.console if self.console.is_terminal else Console(stderr=True, highlight=False, soft_wrap=True)
+        console.print(Text(f"tandem chat: {harmless(text)}", style="red"))
 
     def legend(self) -> None:
         for origin, meaning in LEGEND:

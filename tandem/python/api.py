@@ -17,6 +17,7 @@ from tandem.python.app_transport import AppTransport
 from tandem.python.client import AsyncStream, Client
 from tandem.python.errors import Misuse
 from tandem.python.models import AUTO, draft_of, target_of
+from tandem.python.requests import listed
 from tandem.python.stack import Plan, Running, Workers
 from tandem.python.threads import LoopThread, in_daemon_thread
 
@@ -50,6 +51,10 @@ class AsyncTandem:
         ready_timeout: float = 60.0,
     ) -> None:
         of_target = target_of(target, tokenizer)
+        options = {"target_options": target_options, "draft_options": draft_options, "gateway_options": gateway_options}
+        for name, given_options in options.items():
+            if given_options is not None and not isinstance(given_options, Mapping):
+                raise TypeError(f"{name}: must be a mapping of settings, not {type(given_options).__name__}")
         given = {"device": device, "dtype": dtype, "threads": threads, "batch_invariant": batch_invariant or None}
         self._plan: Plan | None = Plan(
             target=of_target,
@@ -113,11 +118,14 @@ class AsyncTandem:
 
     async def _generate(self, prompt: str | Sequence[Any], options: Mapping[str, Any]) -> Answer | list[Answer]:
         client = await self._ready()
-        if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        if isinstance(prompt, str):
             return await client.complete(prompt, options)
-        if any(isinstance(one, Mapping) for one in prompt):
+        content = listed("prompt", prompt, "a text, token ids, or several of either")
+        if content and isinstance(content[0], int):
+            return await client.complete(content, options)
+        if any(isinstance(one, Mapping) for one in content):
             raise TypeError("generate() goes on with prompts; messages are for chat() and stream()")
-        return await client.complete_all(prompt, options)
+        return await client.complete_all(content, options)
 
     def stream(self, prompt: str | Sequence[Any], **options: Any) -> AsyncStream:
         """Pieces of text as they come: after a prompt, or in answer to messages. `async for` over it.

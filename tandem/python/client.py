@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
 
 from tandem.python.answers import Answer, answers_of, stats_of
-from tandem.python.errors import ModelUnavailable, RequestFailed, TandemError
+from tandem.python.errors import Misuse, ModelUnavailable, RequestFailed, TandemError
 from tandem.python.requests import CHAT, COMPLETIONS, body_of, conversation, failure, messages_of
 
 _AT_ONCE = 32
@@ -27,6 +28,7 @@ class Client:
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
+        self._streams: weakref.WeakSet[AsyncStream] = weakref.WeakSet()
         self.model = ""
 
     async def start(self) -> None:
@@ -35,6 +37,9 @@ class Client:
         self.model = str(models["data"][0]["id"])
 
     async def close(self) -> None:
+        for stream in list(self._streams):
+            with suppress(RuntimeError):  # somebody waits for its next piece, and will be told
+                await stream.abandon()
         await self._http.aclose()
 
     async def chat(self, messages: str | Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Answer:
@@ -70,7 +75,9 @@ class Client:
             raise TypeError("n: a stream has one answer; use chat() or generate()")
         body["stream"] = True
         body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-        return AsyncStream(self._events(path, body))
+        stream = AsyncStream(self._events(path, body))
+        self._streams.add(stream)
+        return stream
 
     async def _whole(self, path: str, content: Mapping[str, Any], options: Mapping[str, Any]) -> list[Answer]:
         body = body_of({"model": self.model, **content}, options)
@@ -133,16 +140,24 @@ class AsyncStream:
         self.answer: Answer | None = None
         self._events = events
         self._pieces = self._read()
+        self._abandoned = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> str:
+        if self._abandoned and self.answer is None:
+            raise Misuse("closed before the stream's end")
         return await anext(self._pieces)
 
     async def aclose(self) -> None:
         await self._pieces.aclose()
         await self._events.aclose()
+
+    async def abandon(self) -> None:
+        """Its owner closes: whoever goes on reading must not take what there is for the whole text."""
+        self._abandoned = True
+        await self.aclose()
 
     async def __aenter__(self) -> Self:
         return self

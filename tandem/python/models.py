@@ -81,6 +81,10 @@ def _object(given: Any, tokenizer: Any, role: Literal["target", "draft"]) -> Loa
         raise TypeError(f"{role}: a loaded model needs its tokenizer: give (model, tokenizer)")
     if not hasattr(tokenizer, "save_pretrained"):
         raise TypeError(f"{role}: its tokenizer is no transformers tokenizer but {type(tokenizer).__name__}")
+    # Without added tokens: some models have more of these than rows, and never say them.
+    rows, tokens = getattr(model.config, "vocab_size", None), getattr(tokenizer, "vocab_size", None)
+    if isinstance(rows, int) and isinstance(tokens, int) and tokens > rows:
+        raise ValueError(f"{role}: its tokenizer has {tokens} tokens and the model {rows}: give (model, tokenizer)")
     # A folder keeps only its last part, as it does if it is named.
     name = str(getattr(model.config, "_name_or_path", "") or "")
     return Loaded(Path(name).name if Path(name).is_dir() else name or type(model).__name__, model, tokenizer)

@@ -35,6 +35,8 @@ def body_of(content: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str,
         if name in fields:
             raise TypeError(f"{name}: can't be given, {why}")
     given = fields.pop("speculative", None)
+    if given is not None and not isinstance(given, bool | Mapping):
+        raise TypeError(f"speculative: must be True, False or a mapping, not {type(given).__name__}")
     block: dict[str, Any] = {"enabled": given} if isinstance(given, bool) else dict(given or {})
     for name in _SPECULATIVE & fields.keys():
         if name in block:
@@ -49,16 +51,26 @@ def conversation(prompt: str | Sequence[Mapping[str, Any]]) -> tuple[str, dict[s
     """The endpoint and content of what `stream` is given: text to go on with, token ids, or messages to answer."""
     if isinstance(prompt, str):
         return COMPLETIONS, {"prompt": prompt}
-    if prompt and isinstance(prompt[0], int):
-        return COMPLETIONS, {"prompt": list(prompt)}
-    return CHAT, {"messages": messages_of(prompt)}
+    content = listed("prompt", prompt, "a text, token ids or messages")
+    if content and isinstance(content[0], int):
+        return COMPLETIONS, {"prompt": content}
+    if content and isinstance(content[0], str):
+        raise TypeError("prompt: a stream has one; give a list of prompts to generate()")
+    return CHAT, {"messages": content}
+
+
+def listed(name: str, given: Any, wanted: str) -> list[Any]:
+    """What is given as a list. Raises TypeError for what is none: an iterator, an array, a mapping."""
+    if not isinstance(given, Sequence) or isinstance(given, bytes | bytearray):
+        raise TypeError(f"{name}: must be {wanted}, as a list, not {type(given).__name__}")
+    return list(given)
 
 
 def messages_of(messages: str | Sequence[Mapping[str, Any]]) -> list[Any]:
     """A string is one message of the user's."""
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
-    return list(messages)
+    return listed("messages", messages, "a text or messages")
 
 
 def failure(status: int, body: Any) -> RequestFailed:

@@ -25,7 +25,7 @@ def verify_job(
     log_all: bool,
     grammar: GrammarState | None = None,
 ) -> Job[VerifyResponse]:
-    """The job that answers a checked request, whose whole context is `ids`. `log_all`: log decisions unasked."""
+    """The job that answers a checked request, whose whole context is `ids`. `log_all`: log decisions always."""
     verification = Verification(request, RequestSampling(request, ids, limits, grammar), log_all)
     return Job(ids, request.cache_salt, owner, len(ids) - 1, lambda seat: _steps(verification, seat))
 
@@ -57,7 +57,7 @@ def _steps(verification: Verification, seat: Seat) -> Steps[VerifyResponse]:
 
 
 def timings(passed: PassTimings, judging_ms: float) -> VerifyTimings:
-    """Of a pass and what was done with its draws afterwards, which counts as sampling."""
+    """A pass's timings; judging its draws counts as sampling."""
     return VerifyTimings(
         queue_ms=passed.queue_ms,
         forward_ms=passed.forward_ms,

@@ -32,7 +32,7 @@ class Strategy:
     emits_rejected: bool = False
 
     def lossless(self, temperature: float) -> bool:
-        """Of greedy rows one token is left: no strategy can accept or emit another one."""
+        """A greedy row has one token left: no strategy can accept or emit another one."""
         return self.always_lossless or temperature < GREEDY_TEMPERATURE
 
     def facts(self, name: StrategyName) -> StrategyFacts:

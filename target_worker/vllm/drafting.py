@@ -24,7 +24,7 @@ _BIND_SECONDS = 60.0
 
 
 class TargetRounds:
-    """Engine arguments for it, what the running engine then can do, and word of what is proposed."""
+    """The engine arguments for it, what the engine can do with it, and reports of what is proposed."""
 
     def __init__(self, most_drafted: int) -> None:
         self.reports = Reports()
@@ -32,7 +32,7 @@ class TargetRounds:
         self._sampled = False
 
     def arguments(self, config: TargetWorkerConfig) -> dict[str, Any]:
-        """The token goes by the environment: vLLM logs its arguments."""
+        """The token is passed in the environment, since vLLM logs its arguments."""
         if config.worker_token is not None:
             os.environ[f"{PREFIX}TOKEN"] = config.worker_token.get_secret_value()
         options: dict[str, Any] = {"draft_url": config.draft_workers}
@@ -55,19 +55,19 @@ class TargetRounds:
         bound = engine.llm.collective_rpc("tandem_bind", timeout=_BIND_SECONDS, args=(CLASS, self.reports.path))
         reaches = [reach for reach in engine.run_now(bound) if reach]
         if not reaches:
-            raise ModelError("this vLLM has not taken Tandem's proposer")
+            raise ModelError("this vLLM did not accept Tandem's proposer")
         if "none" in reaches:
-            logger.warning("vLLM's rejection sampler could not be tested or kept right: the gateway drives all rounds")
+            logger.warning("vLLM's rejection sampler could not be tested or corrected: the gateway drives all rounds")
             return capabilities
         self._sampled = all(reach == "all" for reach in reaches)
         if not self._sampled:
             logger.warning(
-                "vLLM's rejection sampler is wrong beside sampled requests: drafts are for greedy ones alone"
+                "vLLM's rejection sampler is wrong in batches with sampled requests: only greedy ones get drafts"
             )
         return capabilities.model_copy(update={"rounds": ["gateway", "target"], "target_rounds_sampled": self._sampled})
 
     def draft_tokens(self, request: GenerateRequest) -> int:
-        """How many tokens a step may be drafted; 0 if our own plain decoding is to serve the request."""
+        """How many tokens may be drafted in a step; 0 if our own plain decoding is to serve the request."""
         speculation = request.speculation
         if speculation is None or not speculation.enabled or not may_be_drafted_for(request.sampling, request.grammar):
             return 0

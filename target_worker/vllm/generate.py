@@ -59,7 +59,7 @@ class Decoding:
         async with self._engine.stream(drawing.ids, params, self._request.cache_salt) as answers:
             async for answer in answers:
                 for token, logprobs in zip(answer.token_ids, answer.logprobs, strict=True):
-                    if await self._tell([token], [logprobs], answer):
+                    if await self._put_round([token], [logprobs], answer):
                         return
         raise EngineFailure("vLLM ended the stream before the model did")
 
@@ -83,8 +83,8 @@ class Decoding:
                     begin = drawing.length + len(self._emitted)
                     done = 0
                     for count, draft in steps(begin, answer.token_ids, proposals):
-                        told = slice(done, done + count)
-                        if await self._tell(answer.token_ids[told], answer.logprobs[told], answer, draft):
+                        step = slice(done, done + count)
+                        if await self._put_round(answer.token_ids[step], answer.logprobs[step], answer, draft):
                             return
                         done += count
         raise EngineFailure("vLLM ended the stream before the model did")
@@ -96,32 +96,32 @@ class Decoding:
             place = drawing.after([self._emitted])
             params = sampling_params(Place(place.rows[0], place.allowed), logprobs=self._request.logprobs or 0)
             answer = await self._engine.ask([*drawing.ids, *self._emitted], params, self._request.cache_salt)
-            if await self._tell(answer.token_ids, answer.logprobs, answer):
+            if await self._put_round(answer.token_ids, answer.logprobs, answer):
                 return
 
-    async def _tell(
+    async def _put_round(
         self, tokens: list[int], logprobs: list[Logprobs], answer: Answer, draft: Sequence[int] = ()
     ) -> bool:
-        """Put a round: what a step made of a draft; whether it is the last."""
+        """Put one step's tokens as a round; True if it is the last."""
         for token, entries in zip(tokens, logprobs, strict=True):
             check_drawn(token, entries)
         await self._room()
         drawing, request = self._drawing, self._request
         cut = cut_after_stop(tokens, accepted_of(tokens, draft), drawing.stops, drawing.room - len(self._emitted))
         if cut.stop_reason is None:
-            # The last is the target's own, though it equal what was drafted.
+            # The last token is the target's own, even if it equals the drafted one.
             cut = replace(cut, num_accepted=min(cut.num_accepted, len(tokens) - 1))
         self._emitted.extend(cut.token_ids)
-        told = None
+        shown = None
         if request.logprobs is not None:
             entries_of = zip(cut.token_ids, logprobs, strict=False)
-            told = [token_logprob(token, entries, request.logprobs) for token, entries in entries_of]
+            shown = [token_logprob(token, entries, request.logprobs) for token, entries in entries_of]
         now = time.perf_counter()
         seconds, self._last = now - self._last, now
         took = timings_of(seconds, min(answer.queue_seconds, seconds), self._engine.rows)
         self._rounds.put(
             respond(
-                request, cut, num_drafted=len(draft), logprobs=told, cached_tokens=answer.cached_tokens, timings=took
+                request, cut, num_drafted=len(draft), logprobs=shown, cached_tokens=answer.cached_tokens, timings=took
             )
         )
         return cut.stop_reason is not None
@@ -144,7 +144,7 @@ def steps(begin: int, token_ids: list[int], proposals: Proposals) -> Iterator[tu
     begins = sorted({begin, *(length for length in proposals if begin < length < end)})
     for first, after in zip(begins, [*begins[1:], end], strict=True):
         draft = proposals.get(first, [])
-        if not draft and after - first > 1:  # no word of it came, but vLLM emits one token of its own a step
+        if not draft and after - first > 1:  # no report arrived; each step ends with one token of vLLM's own
             draft = token_ids[first - begin : after - begin - 1]
         yield after - first, draft
     for length in [length for length in proposals if length < end]:
@@ -152,7 +152,7 @@ def steps(begin: int, token_ids: list[int], proposals: Proposals) -> Iterator[tu
 
 
 def accepted_of(token_ids: Sequence[int], draft: Sequence[int]) -> int:
-    """How many of the drafted tokens came out."""
+    """How many of the drafted tokens were emitted."""
     for place, (token, drafted) in enumerate(zip(token_ids, draft, strict=False)):
         if token != drafted:
             return place
@@ -160,6 +160,6 @@ def accepted_of(token_ids: Sequence[int], draft: Sequence[int]) -> int:
 
 
 def _own_seed(seed: int, choice_index: int, length: int) -> int:
-    """For vLLM's draws, which know no positions: a call that goes on with a text must not draw as its beginning did."""
+    """A seed for vLLM's draws, which ignore positions: a call that continues a text must not repeat draws."""
     digest = blake2b(f"{mix_choice(seed, choice_index)} {length}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -42,9 +42,9 @@ class VerdictProcessor(SamplingProcessor):
 
     @staticmethod
     def write_failure(logits: Tensor) -> None:
-        # Every token that could be put here may be a right one, and what goes with it (raw_logprobs) is out of reach:
-        # there is no way to fail this request alone. Places at which a grammar permits nothing are refused before
-        # they come here (engines/drawing.py), so that a fault of the machine's or our own is left.
+        # Any token put here could be a valid one, and raw_logprobs cannot be changed: this request cannot fail alone.
+        # Places at which a grammar permits nothing are refused earlier (engines/drawing.py), so this is a hardware
+        # fault or a bug.
         if not bool(logits.log_softmax(-1).isnan().any()):
             raise RuntimeError("no token could be drawn from usable logits")
         _leave_only(logits, 0)

@@ -91,8 +91,8 @@ class VllmVerification:
     async def _by_prompt(self, places: Places) -> dict[int, int]:
         """The likeliest token by place, from one request; places that it does not cover are left out.
 
-        Of what vLLM had cached it computed no logits: those entries are whatever lay in memory (Answer.computed_after).
-        The last place's token was drawn for certain. Two tokens of one log-probability may have had different logits,
+        For cached tokens vLLM computed no logits: their entries are uninitialised memory (Answer.computed_after).
+        The last place's token was always drawn. Two tokens of one log-probability may have had different logits,
         or be reported in any order.
         """
         ids, chain = self._drawing.ids, self._verification.chains[0][: self._drawing.room - 1]

@@ -17,7 +17,7 @@ Behaviour = Callable[[DraftBatchRequest], "bytes | None"]
 
 
 def good(batch: DraftBatchRequest) -> bytes:
-    """What a worker that knows the target by heart answers."""
+    """The answer of a worker that always drafts right."""
     items = []
     for item in batch.items:
         ids = item.context.token_ids or [0]
@@ -98,7 +98,7 @@ class BatchDrafter:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def drafts(self) -> list[DraftBatchRequest]:
-        """The calls that asked for drafts, rather than to read."""
+        """The calls that asked for drafts rather than for reading."""
         return [batch for batch in self.batches if any(item.draft_tokens for item in batch.items)]
 
     def close(self) -> None:

@@ -21,12 +21,12 @@ def top_token(ids: list[int]) -> int:
 
 
 def probability(ids: list[int], token: int) -> float:
-    """The target's, of its most likely token, of what it draws, and of what a wrong draft says; of others none."""
+    """The target's probability of a token: its most likely one, the one it draws, a wrong draft's; 0 for others."""
     return {top_token(ids): 0.5, target_token(ids): 0.3, wrong_token(ids): 0.2}.get(token, 0.0)
 
 
 def continuation(ids: list[int], count: int, token: Callable[[list[int]], int] = target_token) -> list[int]:
-    """What the target says after `ids`."""
+    """The target's `count` tokens after `ids`."""
     ids = list(ids)
     for _ in range(count):
         ids.append(token(ids))

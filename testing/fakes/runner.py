@@ -22,7 +22,7 @@ def hash_logits(ids: Sequence[int], salt: bytes = b"") -> Tensor:
 
 
 class FakeRunner:
-    """Keeps, in place of keys and values, the ids they would be of. `gate` may hold up or fail a pass."""
+    """Keeps ids in place of their keys and values. `gate` may hold up or fail a pass."""
 
     def __init__(
         self,

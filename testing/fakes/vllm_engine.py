@@ -34,7 +34,7 @@ def proposer(url: str, draft_tokens: int = 4, **options: Any) -> TandemProposer:
 
 
 def following(ids: list[int]) -> int:
-    """The target's next token: the text goes round and round."""
+    """The target's next token: the text is a loop."""
     return 3 + (ids[-1] - 3 + 1) % 7
 
 
@@ -73,7 +73,7 @@ class Engine:
         self._propose([[] for _ in self.rows])
 
     def has_read(self) -> bool:
-        """Whether the worker has answered, of the last step's requests, all that it was to read beside the engine."""
+        """Whether the worker has read all that it should read beside the engine of the last step's requests."""
         waiting = self.proposer._sequences._before.values()
         return not any(sequence.reading for sequences in waiting for sequence in sequences)
 

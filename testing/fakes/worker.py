@@ -198,9 +198,9 @@ class FakeWorker:
         if self.refuses_to_learn:
             raise error(400, "unsupported", field="tokenizer")
         name = request.tokenizer.vocabulary.fingerprint
-        told = {"vocabulary": name, "way": "shared_text", "q": False, "shared": 7, "coverage": 0.5}
-        self.learned.append(told)
-        return told
+        translation = {"vocabulary": name, "way": "shared_text", "q": False, "shared": 7, "coverage": 0.5}
+        self.learned.append(translation)
+        return translation
 
     def read(self, request: SequenceRequest) -> list[int]:
         session = request.session_id or ""
@@ -331,7 +331,7 @@ class FakeWorker:
             for _ in range(drafted if len(ids) > len(request.context.token_ids) else 0):
                 emitted.append(self.emit(ids + emitted))
             answer = self.round(request, ids, emitted, None, len(emitted) - 1, remaining)
-            if len(emitted) > 1:  # as a target that drafts for itself tells it: a wrong token beyond what is accepted
+            if len(emitted) > 1:  # like a target that drafts for itself: one wrong token after the accepted ones
                 answer["num_drafted"] = drafted + 1
             ids = ids + answer["token_ids"]
             remaining -= len(answer["token_ids"])

@@ -51,7 +51,7 @@ def test_late_failures_of_calls_begun_before_do_not_prolong_it() -> None:
     assert breaker.available
 
 
-def test_a_failure_of_a_call_begun_before_is_no_failed_try() -> None:
+def test_a_failure_of_a_call_begun_before_is_not_a_failed_try() -> None:
     clock = Clock()
     breaker = Breaker(threshold=1, cooldown=1.0, clock=clock)
     assert breaker.failure()
@@ -60,7 +60,7 @@ def test_a_failure_of_a_call_begun_before_is_no_failed_try() -> None:
     assert breaker.allow()
 
 
-def test_a_lone_caller_need_not_ask() -> None:
+def test_a_lone_caller_looks_at_open_for() -> None:
     clock = Clock()
     breaker = Breaker(threshold=2, cooldown=1.0, max_cooldown=3.0, clock=clock, lone=True)
     assert not breaker.failure()

@@ -1,4 +1,4 @@
-"""What benchmarks/adaptive.py takes for a failure."""
+"""What benchmarks/adaptive.py counts as a failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What results are kept by."""
+"""What identifies saved results."""
 
 from __future__ import annotations
 

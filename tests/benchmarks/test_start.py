@@ -1,4 +1,4 @@
-"""Every benchmark can be started: its imports are there, which no run of the tests would show otherwise."""
+"""Every benchmark can be started: its imports exist, which no other test would show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docker-compose.yml and Dockerfile, held against each other and against the command line. No Docker is needed."""
+"""docker-compose.yml and Dockerfile, compared with each other and with the command line. No Docker is needed."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def environment(name: str) -> dict[str, str]:
     return {key: substituted(value, {"TANDEM_WORKER_TOKEN": "secret"}) for key, value in values.items()}
 
 
-def test_all_five_are_there() -> None:
+def test_all_five_services_are_there() -> None:
     assert SERVICES.keys() == {"gateway", "draft", "target", "prometheus", "grafana"}
 
 
 @pytest.mark.parametrize("name", SERVICES)
-def test_every_service_says_what_it_runs_and_how_to_see_that_it_is_well(name: str) -> None:
+def test_every_service_has_an_image_and_a_health_check(name: str) -> None:
     service = SERVICES[name]
     assert service["image"]
     assert ("build" in service) == (name in TANDEM)
@@ -124,7 +124,13 @@ def test_commands_start_the_services_that_the_others_expect(
         assert settings.model == {"draft": "lookup", "target": "SmolLM2-135M-Instruct"}[name]
 
 
-def test_prometheus_scrapes_the_three_where_they_listen() -> None:
-    scrape = yaml.safe_load((ROOT / "config/prometheus/prometheus.yml").read_text())["scrape_configs"]
-    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in scrape}
+def test_prometheus_scrapes_the_three_where_they_listen_and_loads_the_alerts() -> None:
+    config = yaml.safe_load((ROOT / "config/prometheus/prometheus.yml").read_text())
+    targets = {job["job_name"]: job["static_configs"][0]["targets"] for job in config["scrape_configs"]}
     assert targets == {"gateway": ["gateway:8000"], "draft": ["draft:8001"], "target": ["target:8002"]}
+    prometheus = SERVICES["prometheus"]
+    folder, mounted = "./config/prometheus", "/etc/prometheus"
+    assert f"{folder}:{mounted}:ro" in prometheus["volumes"]
+    assert f"--config.file={mounted}/prometheus.yml" in prometheus["command"]
+    assert config["rule_files"] == ["alerts.yml"]  # beside the file that names them
+    assert (ROOT / folder / "alerts.yml").is_file()

@@ -1,4 +1,4 @@
-"""The Grafana dashboards show what operators look for, of metrics that the services really export."""
+"""The Grafana dashboards show what operators look for, from metrics that the services export."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DOCUMENTED = set(re.findall(r"^\| `([\w:…]+)`", (CONFIG.parent / "docs" / "met
 
 
 def documented(name: str) -> bool:
-    """Whether docs/metrics.md, which a test of its own holds to what the services export, has the metric."""
+    """Whether docs/metrics.md has the metric; another test compares that page with what the services export."""
     if name == "up" or name.startswith("process_"):
         return True
     name = re.sub(r"_(bucket|sum|count)$", "", name)

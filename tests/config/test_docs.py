@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the settings are."""
+"""docs/configuration.md matches the settings."""
 
 from __future__ import annotations
 

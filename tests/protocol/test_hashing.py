@@ -31,7 +31,7 @@ def test_every_prefix_has_the_defined_hash(salt: str, token_ids: list[int]) -> N
 
 @pytest.mark.parametrize("token_ids", [[], [5], [5, 6]])
 def test_each_salt_has_hashes_of_its_own(token_ids: list[int]) -> None:
-    """Else a session of one salt could be taken for one of another."""
+    """Otherwise a session of one salt could be taken for one of another."""
     found = set()
     for salt in (None, "a", "b", "ä"):
         hashes = PrefixHashes(salt)

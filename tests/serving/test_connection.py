@@ -40,7 +40,7 @@ def port() -> Iterator[int]:
 
 
 def talk(port: int, *chunks: bytes, until: bytes) -> bytes:
-    """What comes back up to `until`; each chunk is its own segment."""
+    """The response up to `until`; each chunk is its own segment."""
     received = b""
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

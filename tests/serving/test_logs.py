@@ -47,4 +47,4 @@ def test_lines_for_people() -> None:
     assert "tokens=3" in text
     assert "ZeroDivisionError" in text
     assert "too fine" not in text
-    assert "\x1b[" not in text  # no colours where nobody looks
+    assert "\x1b[" not in text  # no colours unless a terminal is attached

@@ -131,6 +131,7 @@ class Fake:
         self.answers: dict[str, Any] = {"/health": {"status": "ok"}, "/ready": {"detail": "ready"}} | answers
         self.milliseconds = milliseconds
         self.tokens_seen: set[str] = set()
+        self.vocabularies_seen: set[str | None] = set()
         self.forgotten: list[str] = []
 
 
@@ -155,6 +156,7 @@ def serving(fake: Fake) -> Iterator[str]:
             fake.tokens_seen.add(self.headers.get("Authorization", ""))
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if self.path == "/v1/draft":
+                fake.vocabularies_seen.add(body.get("vocabulary"))
                 self._send(200, json.dumps(drafted(body, fake.milliseconds)).encode())
             elif self.path == "/v1/verify":
                 self._send(200, json.dumps(verified(body, fake.milliseconds)).encode())

@@ -117,6 +117,28 @@ def test_another_vocabulary(setup: Setup, capsys: pytest.CaptureFixture[str]) ->
     assert "zebra" in detail
 
 
+def test_another_vocabulary_that_the_drafter_has_learned(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    other, name = [*WORDS[:-1], "zebra"], setup.target.answers["/v1/model"]["vocabulary"]["fingerprint"]
+    learned = {"vocabulary": name, "way": "shared_text", "q": False, "shared": 41, "coverage": 0.5}
+    of_others = learned | {"vocabulary": "another target's", "way": "shared_ids", "shared": 7}
+    vocabulary = {"fingerprint": "o", "size": len(other), "logits_size": 99}
+    setup.draft.answers["/v1/model"] = model("draft", other, vocabulary=vocabulary, translations=[of_others, learned])
+    code, report = examine(capsys, setup.urls)
+    assert code == 0
+    said = "the-draft has another one and drafts by shared text (41 tokens are the target's too)"
+    assert details(report)["vocabulary"] == (True, said)
+    assert setup.draft.vocabularies_seen == {name}, "drafts are timed in the target's ids"
+
+
+def test_padded_rows_are_one_vocabulary(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    for fake, rows in ((setup.target, 152_064), (setup.draft, 151_936)):
+        fake.answers["/v1/model"]["vocabulary"] |= {"size": 151_665, "logits_size": rows}
+    code, report = examine(capsys, setup.urls)
+    assert code == 0
+    assert details(report)["vocabulary"] == (True, "one vocabulary of 151665 tokens")
+    assert setup.draft.vocabularies_seen == {None}
+
+
 def test_lookup_speaks_any_vocabulary(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     setup.draft.answers["/v1/model"] = model("draft", WORDS, id="lookup", dtype=None, vocabulary=None)
     code, report = examine(capsys, setup.urls)

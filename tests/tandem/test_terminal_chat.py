@@ -140,17 +140,17 @@ def test_what_is_set_is_sent_and_what_is_wrong_is_told(stack: Stack) -> None:
         stack.url, "/set max_tokens 4", "/set temperature 9", "Hi", "/set temperature", "Hi", "/hlep", "/draft 99"
     )
     assert told.returncode == 0  # the last answer came
-    assert "the server refused (400)" in told.stdout
-    assert "'temperature'" in told.stdout
-    assert "did you mean /help?" in told.stdout
-    assert "γ from 1 to 32" in told.stdout
+    assert "the server refused (400)" in told.stderr
+    assert "'temperature'" in told.stderr
+    assert "did you mean /help?" in told.stderr
+    assert "γ from 1 to 32" in told.stderr
     assert "\n4 tokens" in told.stdout
     assert piped(stack.url, "/draft nobody", "Hi").returncode == 1
 
 
 def test_a_conversation_is_sent_whole_and_a_reset_forgets_it(stack: Stack) -> None:
     told = piped(stack.url, "/set max_tokens 300", "/set ignore_eos true", "Hi", "Go on", "/reset", "Go on")
-    assert "maximum context length" in told.stdout  # 300 tokens of the first answer, and 300 more
+    assert "maximum context length" in told.stderr  # 300 tokens of the first answer, and 300 more
     assert told.returncode == 0
 
 
@@ -216,7 +216,7 @@ def test_a_server_that_dies_in_mid_answer() -> None:
         server.server_close()
     assert told.returncode == 1
     assert "half an ans" in told.stdout
-    assert re.search("tandem chat: the (connection|server)", told.stdout)
+    assert re.search("tandem chat: the (connection|server)", told.stderr)
 
 
 def test_in_a_terminal_drafts_are_coloured_and_ctrl_c_stops_an_answer_alone(stack: Stack, tmp_path: Path) -> None:

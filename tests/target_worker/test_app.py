@@ -87,7 +87,7 @@ async def test_a_context_without_room_is_refused() -> None:
 
 
 @async_test
-async def test_bodies_that_are_no_message_get_the_same_shape() -> None:
+async def test_bodies_that_are_not_messages_get_the_same_shape() -> None:
     async with target(body_limit_bytes=2048) as worker:
         cases = [
             (b"", 422, "invalid_request"),
@@ -322,7 +322,7 @@ async def test_metrics_count_drafts_and_what_became_of_them() -> None:
 
 
 @async_test
-async def test_an_error_nobody_foresaw_is_a_503_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unexpected_error_is_a_503_and_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     config = TargetWorkerConfig()
 
     class Broken(LoopTarget):
@@ -342,7 +342,7 @@ async def test_an_error_nobody_foresaw_is_a_503_and_a_log_line(caplog: pytest.Lo
 
 
 @async_test
-async def test_nothing_of_a_request_is_logged_unasked(caplog: pytest.LogCaptureFixture) -> None:
+async def test_no_token_of_a_request_is_logged_by_default(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("DEBUG")
     async with target() as worker:
         caplog.clear()

@@ -77,7 +77,7 @@ async def test_a_rounds_verdict_is_the_strategys_on_each_places_own_q(fields: di
 
 
 def concentrated(share: float) -> Any:
-    """Three tokens have nearly all of it, other ones after every prefix; so two tokens fall into few enough cells."""
+    """Three tokens have nearly all the mass, different ones after every prefix, so two tokens fall into few cells."""
 
     def logits(ids: Sequence[int]) -> torch.Tensor:
         kept = blended(share)(ids).topk(4)

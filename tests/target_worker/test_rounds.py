@@ -114,7 +114,7 @@ def test_any_drafts_at_all_leave_a_rounds_tokens_as_they_are() -> None:
 
 
 async def one_round(worker: Target, drafts: list[tuple[int, list[int]]], max_tokens: int, seed: int) -> None:
-    """Verify candidates, each so much of the truth and then something, and hold the answer against plain decoding."""
+    """Verify candidates, each a correct prefix and then another token, and compare the answer with plain decoding."""
     fields = {"sampling": {"temperature": 0.9, "seed": seed}, "max_tokens": max_tokens}
     truth = await plain(worker, **fields)
     candidates = [truth[:right] + wrong for right, wrong in drafts]
@@ -183,7 +183,7 @@ async def test_a_round_computes_nothing_that_the_session_holds() -> None:
 
 @async_test
 async def test_the_path_that_wins_in_a_tree_is_kept() -> None:
-    """The text would be the same without: the next round would find other ids in memory and compute them again."""
+    """Otherwise the text would be the same, but the next round would find other ids in memory and recompute them."""
     async with target() as worker:
         sampling = {"temperature": 0.0, "ignore_eos": True}
         truth = await plain(worker, sampling=sampling, max_tokens=12)
@@ -227,7 +227,7 @@ async def test_logprobs_are_of_the_unprocessed_logits() -> None:
 
 @pytest.mark.parametrize("strategy", ["threshold", "greedy"])
 @async_test
-async def test_strategies_that_change_the_text_say_so(strategy: str) -> None:
+async def test_strategies_that_change_the_text_are_reported_as_lossy(strategy: str) -> None:
     async with target() as worker:
         answer = await worker.verify(
             ids=PROMPT, candidates=[{"token_ids": [1, 2]}], strategy=strategy, sampling={"temperature": 1e-5}
@@ -309,7 +309,7 @@ async def test_decisions_are_logged_only_when_asked_for(caplog: pytest.LogCaptur
 
 
 @async_test
-async def test_the_log_says_of_every_candidates_tokens_what_became_of_them_and_why(
+async def test_the_log_has_the_verdict_and_the_reason_for_every_candidates_tokens(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
@@ -357,7 +357,7 @@ async def test_the_log_calls_nothing_accepted_that_comes_after_a_stop_token(capl
 @pytest.mark.parametrize("accepted", [0, 1, 2, 3])
 @async_test
 async def test_logprobs_of_a_tree_are_the_kept_paths(accepted: int) -> None:
-    """The path that wins is the last of three, and so in no first rows of the pass."""
+    """The path that wins is the last of three, so its rows are not the first of the pass."""
     async with target() as worker:
         sampling = {"temperature": 0.0, "ignore_eos": True}
         truth = await plain(worker, sampling=sampling, max_tokens=4)

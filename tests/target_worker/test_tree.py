@@ -9,7 +9,7 @@ from target_worker.tree import merge
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=6), max_size=6))
-def test_paths_spell_the_candidates_and_nothing_is_there_twice(candidates: list[list[int]]) -> None:
+def test_paths_spell_the_candidates_without_duplicate_nodes(candidates: list[list[int]]) -> None:
     tree = merge(candidates)
     assert [[tree.token_ids[node] for node in path] for path in tree.paths] == candidates
     for path in tree.paths:

@@ -1,4 +1,4 @@
-"""One verification for all engines: whether it holds the distributions or only sees what was emitted."""
+"""One verification for all engines: whether it has the distributions or only sees what was emitted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def likely(path: list[int], sharp: int) -> int:
     st.integers(1, 6),
     st.sampled_from([0.0, 0.3]),
 )
-def test_what_is_emitted_tells_the_verdict(
+def test_the_verdict_follows_from_what_is_emitted(
     ranks: list[list[int]], strategy: str, max_tokens: int, temperature: float
 ) -> None:
     candidates: list[list[int]] = []
@@ -85,7 +85,7 @@ def test_both_log_the_same_decisions(caplog: pytest.LogCaptureFixture) -> None:
     assert "differs from the target's own draw" in judged[1]
 
 
-def test_the_response_says_what_was_kept() -> None:
+def test_the_response_reports_what_was_kept() -> None:
     one = verification([[5, 6], [likely([], 1)]], sampling={"temperature": 0.0})
     verdict = one.judge_emitted(dict(enumerate(own_tokens(one, top=False)[1])))
     assert (verdict.candidate, verdict.num_accepted, len(verdict.token_ids)) == (1, 1, 2)

@@ -1,4 +1,4 @@
-"""What testing/equality.py asks, and what it takes for shown."""
+"""What testing/equality.py asks, and what it accepts as shown."""
 
 from __future__ import annotations
 

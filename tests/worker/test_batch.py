@@ -49,7 +49,7 @@ async def test_a_batch_answers_each_item_on_its_own() -> None:
 @async_test
 async def test_the_items_of_a_batch_share_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     def slow_job(*args: Any) -> Job[VerifyResponse]:
-        time.sleep(0.01)  # in which a pass would begin with the items before
+        time.sleep(0.01)  # long enough for a pass to begin with the earlier items
         return verify_job(*args)
 
     monkeypatch.setattr(torch_engine, "verify_job", slow_job)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from config.workers import TargetWorkerConfig
 from protocol.errors import StaleRound
 from serving.connection import HttpConnection
 from serving.disconnects import ClientGone, until_client_leaves
+from serving.runner import DrainingServer
 from target_worker.app import create_app
 from target_worker.runtime.engine import LoopTarget
 from testing.fakes.runner import FakeRunner
@@ -26,15 +28,16 @@ from testing.wire import async_test, pause, request
 from testing.worker_apps import fake_engine
 
 SMALL_BUFFER = 8192
-"""Bytes; so that a reader that does not read is felt soon."""
+"""Bytes; small, so that a client that does not read is noticed soon."""
 ENDLESS: dict[str, Any] = {"max_tokens": 1_000_000, "sampling": {"ignore_eos": True}}
 
 
 class Served:
     """A target on a real port."""
 
-    def __init__(self, port: int, runner: FakeRunner, engine: LoopTarget) -> None:
+    def __init__(self, port: int, runner: FakeRunner, engine: LoopTarget, server: DrainingServer) -> None:
         self.port = port
+        self.server = server
         self.runner = runner
         self.loop = engine.model.loop
 
@@ -74,8 +77,19 @@ async def until_ready(port: int) -> None:
         writer.close()
 
 
+async def get(port: int, path: str) -> str:
+    """The whole answer, its head included."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n".encode())
+    answer = (await reader.read()).decode()
+    writer.close()
+    return answer
+
+
 @asynccontextmanager
-async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIterator[Served]:
+async def served(
+    runner: FakeRunner | None = None, drain_seconds: float = 2.0, **settings: Any
+) -> AsyncIterator[Served]:
     config = TargetWorkerConfig(slot_hold_ms=0, **settings)
     runner = runner or FakeRunner(config.slots, slot_length=100_000)
     engine = LoopTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, False)
@@ -83,15 +97,14 @@ async def served(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
     with socket.socket() as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BUFFER)
         listening.bind(("127.0.0.1", 0))
-        server = uvicorn.Server(
-            uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=2)
-        )
+        uvicorn_config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=2)
+        server = DrainingServer(uvicorn_config, drain_seconds, lambda: None, app.state.drain)
         serving = asyncio.create_task(server.serve([listening]))
         await until(lambda: server.started)
-        # The loop lives before the app has it: a request in between is told that the worker is not ready yet.
+        # The loop exists before the app has it: a request in between is answered with "not ready".
         await until_ready(listening.getsockname()[1])
         try:
-            yield Served(listening.getsockname()[1], runner, engine)
+            yield Served(listening.getsockname()[1], runner, engine, server)
         finally:
             server.should_exit = True
             await serving
@@ -111,6 +124,39 @@ async def test_a_client_that_leaves_stops_its_stream_and_frees_its_slot() -> Non
 
 
 @async_test
+async def test_a_worker_that_drains_goes_on_with_what_runs_begins_nothing_and_can_be_watched() -> None:
+    async with served(slots=2, drain_seconds=60) as worker:
+        reader, streaming = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
+        await reader.readuntil(b'"round"')
+        worker.server.should_exit = True
+        while "shutting down" not in (ready := await get(worker.port, "/ready")):
+            await pause()
+        assert ready.startswith("HTTP/1.1 503")
+        assert (await get(worker.port, "/health")).startswith("HTTP/1.1 200")
+        assert "tandem_target_num_requests_running 1.0" in await get(worker.port, "/metrics")
+        refused, writer = await worker.send("/v1/verify", request([3], session_id="late", candidates=[]))
+        assert b" 503 " in await refused.readline()
+        assert b'"not_ready"' in await refused.read()
+        writer.close()
+        for _ in range(3):  # what runs goes on
+            await reader.readuntil(b'"round"')
+        streaming.close()
+
+
+@async_test
+async def test_a_second_signal_ends_a_drain_at_once() -> None:
+    async with served(slots=1, drain_seconds=60) as worker:
+        reader, _ = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
+        await reader.readuntil(b'"round"')
+        worker.server.should_exit = True
+        while "shutting down" not in await get(worker.port, "/ready"):
+            await pause()
+        worker.server.handle_exit(signal.SIGTERM, None)
+        while await reader.read(2**16):
+            pass
+
+
+@async_test
 async def test_a_client_that_leaves_while_it_waits_gives_up_its_place() -> None:
     async with served(slots=1) as worker:
         reader, streaming = await worker.send("/v1/generate", request([1, 2], **ENDLESS))
@@ -127,7 +173,7 @@ async def test_a_reader_that_never_reads_stops_its_own_job_and_nothing_else() ->
     async with served(slots=2, stall_timeout_ms=300) as worker:
         stalled = await worker.send("/v1/generate", request([1, 2], logprobs=20, **ENDLESS))
         await until(lambda: worker.loop.running == 1)
-        # Its socket and the server's buffers fill up, then its job waits, and at last it is cut off.
+        # The socket's and the server's buffers fill up, then the job waits, and finally the client is cut off.
         await until(lambda: worker.loop.running == 0)
         reader, writer = await worker.send("/v1/verify", request([3], session_id="other", candidates=[]))
         assert b"200 OK" in await reader.readline()
@@ -192,7 +238,7 @@ async def test_a_deleted_sessions_stream_ends_with_a_reason() -> None:
 
 
 @async_test
-async def test_a_call_that_fails_once_its_client_has_left_complains_to_nobody() -> None:
+async def test_a_call_that_fails_after_its_client_left_logs_nothing() -> None:
     complaints: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
 
@@ -207,6 +253,6 @@ async def test_a_call_that_fails_once_its_client_has_left_complains_to_nobody() 
 
     with pytest.raises(ClientGone):
         await until_client_leaves(gone, overtaken())
-    gc.collect()  # asyncio complains as the task goes
+    gc.collect()  # asyncio logs when the task is destroyed
     await pause()
     assert complaints == []

@@ -33,7 +33,7 @@ class Silent:
 
 
 @async_test
-async def test_a_service_that_dies_is_not_ready_and_says_why() -> None:
+async def test_a_service_that_dies_is_not_ready_and_reports_why() -> None:
     reasons: list[str] = []
     lifecycle: Lifecycle[Silent] = Lifecycle(lambda progress: Silent(), reasons.append, 0.1)
     async with lifecycle.lifespan(FastAPI()):
@@ -51,7 +51,7 @@ async def test_a_service_that_dies_is_not_ready_and_says_why() -> None:
 
 
 @async_test
-async def test_whoever_waits_for_the_load_hears_of_it_before_calls_are_let_in() -> None:
+async def test_on_loaded_is_called_before_calls_are_let_in() -> None:
     ready: list[bool] = []
     lifecycle: Lifecycle[Silent] = Lifecycle(
         lambda progress: Silent(), lambda reason: None, 0.1, on_loaded=lambda: ready.append(lifecycle.ready().ready)

@@ -270,7 +270,7 @@ async def test_a_retry_that_meets_the_call_its_caller_left_is_served_anew() -> N
 
 
 @async_test
-async def test_one_that_waits_and_is_cancelled_itself_is_cancelled_even_where_the_call_was_overtaken() -> None:
+async def test_a_cancelled_waiter_is_cancelled_even_if_its_call_was_overtaken() -> None:
     table = Table()
     call = await table.hang(verify_request([1]))
     waiter = asyncio.ensure_future(table.sessions.result(call))
@@ -282,7 +282,7 @@ async def test_one_that_waits_and_is_cancelled_itself_is_cancelled_even_where_th
 
 
 @async_test
-async def test_who_waits_for_a_call_that_closing_cancels_is_told_so() -> None:
+async def test_waiters_of_a_call_that_closing_cancels_get_not_ready() -> None:
     table = Table()
     call = await table.hang(verify_request([1]))
     waiter = asyncio.ensure_future(table.sessions.result(call))
@@ -363,7 +363,7 @@ async def test_closing_cancels_what_does_not_end() -> None:
 
 
 @async_test
-async def test_sessions_that_nobody_uses_expire_but_not_one_with_a_call_in_flight() -> None:
+async def test_unused_sessions_expire_but_not_one_with_a_call_in_flight() -> None:
     table = Table(idle_seconds=0.02)
     await table.call(verify_request([1, 2, 3], session_id="left"))
     call = await table.hang(verify_request([1, 2, 3], session_id="busy"))

@@ -1,10 +1,10 @@
-"""Reading what a draft worker answered: nothing in it is trusted."""
+"""Reading a draft worker's answers, none of which is trusted."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
-# Lost: the worker does not hold what the question built on. Refused: asking again would be answered the same.
+# Lost: the worker does not hold what the question built on. Refused: a retry would get the same answer.
 Verdict = Literal["served", "lost", "refused", "failed"]
 
 

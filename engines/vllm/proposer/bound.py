@@ -1,4 +1,4 @@
-"""The proposer inside Tandem's own engine: what each request asks of it, and word of what was proposed.
+"""The proposer inside Tandem's own engine: what each request asks of it, and reports of what was proposed.
 
 A plain `vllm serve` gives a proposer nothing but token ids. If Tandem starts the engine, a worker extension hands it
 the model runner, so that it knows each row's request.
@@ -48,10 +48,10 @@ class Bound:
     def __init__(self, runner: Any, reports: str) -> None:
         """`reports` is the path of a datagram socket that receives what is proposed (engines/vllm/reports.py)."""
         self._runner = runner
-        self._told: list[tuple[str, int, list[int]]] = []
+        self._reports: list[tuple[str, int, list[int]]] = []
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
-        with suppress(OSError):  # on another machine nobody receives: drafts go uncounted
+        with suppress(OSError):  # no receiver on another machine: drafts go uncounted
             self._socket.connect(reports)
 
     @property
@@ -64,21 +64,21 @@ class Bound:
         return 0 if EXTRA in extra else int(extra[DRAFTS]["draft_tokens"]) if DRAFTS in extra else 0
 
     def cache_salt(self, index: int) -> str | None:
-        """Under which the draft worker is to keep what it reads of a row that may be drafted for."""
+        """The salt under which the draft worker keeps what it reads of a row that may be drafted for."""
         salt: str | None = self._extra(index)[DRAFTS]["cache_salt"]
         return salt
 
     def propose(self, index: int, length: int, tokens: list[int]) -> None:
-        """A row's sequence of `length` tokens is to be continued by these."""
+        """These tokens are proposed to follow a row's first `length`."""
         if (drafts := self._extra(index).get(DRAFTS)) is not None:
-            self._told.append((drafts["key"], length, tokens))
+            self._reports.append((drafts["key"], length, tokens))
 
     def tell(self) -> None:
-        """Send word of this step's proposals. They arrive before what becomes of them."""
-        told, self._told = self._told, []
-        if told:
-            with suppress(OSError):  # nobody listens, or not fast enough: the counts fall short, nothing else
-                self._socket.send(to_json(told))
+        """Report this step's proposals. The report arrives before the step's tokens."""
+        reports, self._reports = self._reports, []
+        if reports:
+            with suppress(OSError):  # no receiver, or a slow one: only the counts fall short
+                self._socket.send(to_json(reports))
 
     def _extra(self, index: int) -> dict[str, Any]:
         request = self._runner.requests[self._runner.input_batch.req_ids[index]]

@@ -31,7 +31,7 @@ class Pace:
         self._began = self._clock()
 
     def step_ended(self, counts: bool) -> None:
-        """The engine calls again. It `counts` if it went on at once, with a step that is like others."""
+        """The engine calls again. The time `counts` if the engine continued at once, with an ordinary step."""
         if self._began is not None and counts:
             self._steps.append(self._clock() - self._began)
 
@@ -39,6 +39,6 @@ class Pace:
     def seconds(self) -> float:
         if self._fixed is not None:
             return self._fixed
-        if len(self._steps) < _ENOUGH:  # the first ones compile this and that
+        if len(self._steps) < _ENOUGH:  # the first ones include compilation
             return _UNMEASURED
         return max(_LEAST, _SHARE * statistics.median(self._steps))

@@ -27,7 +27,7 @@ logger = logging.getLogger("vllm.tandem")
 
 # Contexts up to this many tokens are read by the draft call itself; longer ones beside the engine first.
 READ_AHEAD = 64
-# After the sampler met a sampled request, drafts are not proposed for this many steps, then it is looked again.
+# After the sampler met a sampled request, nothing is proposed for this many steps.
 _PAUSED_STEPS = 16
 _REFUSED_SECONDS = 60.0
 _FAILED_SECONDS = 0.25
@@ -36,7 +36,7 @@ _MAX_ITEMS = 256
 _IDLE_SECONDS = 30.0
 
 Reach = Literal["none", "greedy", "all"]
-"""While which requests are in the batch drafts are proposed: none, greedy ones alone, sampled ones too."""
+"""In which batches drafts are proposed: none, those of greedy requests alone, all."""
 
 
 class TandemProposer:
@@ -72,7 +72,7 @@ class TandemProposer:
         self._bound: Bound | None = None
 
     def load_model(self, *args: Any, **kwargs: Any) -> None:
-        """vLLM calls it on every rank once the target is loaded: the sampler is tested, and the first rank begins."""
+        """vLLM calls this on every rank once the target is loaded: tests the sampler, and starts the first rank."""
         if self._synthetic or self._options.trust_sampler:
             self.sampler = Sampler()
         else:
@@ -169,7 +169,7 @@ class TandemProposer:
             self._worker.forget(known)
 
     def _is_paused(self, sampler: Sampler) -> bool:
-        """Whether a sampled request is in the batch, or was met lately, that drafts would not go well with."""
+        """Whether a sampled request that drafts would harm is in the batch, or was lately."""
         if self._bound is not None:
             return not (sampler.beside_sampled or self._bound.all_greedy)
         if sampler.dropped != self._dropped:
@@ -180,7 +180,7 @@ class TandemProposer:
         return self._paused > 0
 
     def _read(self, rows: list[_Row]) -> None:
-        """Have contexts read beside the engine if they are long, or the worker has fallen behind."""
+        """Have long contexts, and those the worker is behind with, read beside the engine."""
         unread = [
             row
             for row in rows
@@ -230,7 +230,7 @@ class TandemProposer:
         return row.sequence.question(row.length, draft_tokens, row.room, seconds, self._options.draft_model)
 
     def _settle(self, row: _Row, item: object) -> Verdict:
-        """Note what an answer shows of the worker's session."""
+        """Note what an answer shows about the worker's session."""
         found = verdict(item)
         if found == "served":
             row.sequence.hold(row.length)

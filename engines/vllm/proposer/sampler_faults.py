@@ -18,7 +18,7 @@ _REQUESTS = 3072
 _TEMPERATURE = 0.6
 _TOP_K = 12
 _NUCLEUS = 5  # tokens that the test's top_p leaves
-# A right sampler exceeds it about once in 10^9 tests; the broken one's value is in the thousands.
+# A correct sampler exceeds it about once in 10^9 tests; the broken one's value is in the thousands.
 _Z = 6.0
 
 
@@ -183,7 +183,7 @@ def _sampling_metadata(torch: Any, device: Any, temperature: Any, top_k: Any = N
 
 
 def _torch() -> Any:
-    """As late as can be: a plain `vllm serve` looks at this package before it has set torch up."""
+    """Imported as late as possible: a plain `vllm serve` imports this package before it has set up torch."""
     import torch
 
     return torch

@@ -24,7 +24,7 @@ class DraftedSequence:
         self.cache_salt = cache_salt
         self.reading = False
         self.late = False
-        """No answer came in time: the worker is to catch up with the text before it is asked for drafts again."""
+        """No answer came in time: the worker must catch up with the text before it is asked for drafts again."""
         self.gone = False
         self._rests_until = 0.0
         self.restart()
@@ -125,7 +125,7 @@ class Sequences:
         return sequence
 
     def end_step(self) -> list[DraftedSequence]:
-        """All rows have been looked up: the sequences that none of them continued, which are forgotten."""
+        """Call when all rows are looked up: forgets and returns the sequences that none of them continued."""
         gone = [sequence for left in self._before.values() for sequence in left]
         self._before, self._now = self._now, {}
         self.continued, self._found = self._found, False

@@ -13,7 +13,7 @@ logger = logging.getLogger("vllm.tandem")
 
 
 class Sampler:
-    """What is known of the engine's sampler; `beside_sampled` is False if drafts in such a batch are dropped.
+    """What is known about the engine's sampler; `beside_sampled` is False if drafts in such a batch are dropped.
 
     `own_rows` are those whose tokens Tandem's logits processor draws.
     """

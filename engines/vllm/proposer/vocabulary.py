@@ -20,7 +20,7 @@ class VocabularyCheck:
         if not isinstance(info, dict) or info.get("role") != "draft" or info.get("protocol") != PROTOCOL_VERSION:
             return "it is no Tandem draft worker"
         theirs = info.get("vocabulary")
-        if theirs is None or not self._check:  # a drafter without a model copies what stands in the text
+        if theirs is None or not self._check:  # a drafter without a model copies from the text
             return None
         if self._fingerprint is None:
             self._fingerprint = self._own_fingerprint()
@@ -29,7 +29,7 @@ class VocabularyCheck:
         return None
 
     def _own_fingerprint(self) -> str:
-        """By the file that the draft worker reads too (engines.tokenizer.load_tokenizer), where the model has it."""
+        """From the file that the draft worker also reads (engines.tokenizer.load_tokenizer), if the model has it."""
         from transformers import AutoTokenizer, PreTrainedTokenizerFast
         from transformers.utils import cached_file
 

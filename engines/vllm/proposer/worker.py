@@ -30,7 +30,7 @@ Job = Callable[[], None]
 
 
 class NotInUse(ExchangeFailed):
-    """There is no worker to ask, or it is left alone: no failure of its own."""
+    """There is no worker to ask, or it is being left alone: not a failure in itself."""
 
 
 class DraftWorker:
@@ -94,11 +94,11 @@ class DraftWorker:
         return items
 
     def served(self, useful: bool) -> None:
-        """What came of an answer: one that holds nothing but errors or garbage is a failure too."""
+        """Count an answer's outcome: one that holds only errors or garbage is a failure too."""
         if useful:
             self._breaker.success()
         else:
-            self._failed("it answered, but nothing that is a draft")
+            self._failed("its answer holds no usable draft")
 
     def read(self, ask: Callable[[float], list[Json]], done: Callable[[list[Json] | None], None]) -> None:
         """Have the worker read contexts (γ = 0), beside the engine.
@@ -136,7 +136,7 @@ class DraftWorker:
         self._submit(job)
 
     def _submit(self, job: Job | None) -> bool:
-        """False if too much waits already."""
+        """False if the queue is full."""
         try:
             self._jobs.put_nowait(job)
         except queue.Full:
@@ -190,10 +190,10 @@ class DraftWorker:
         for url in self._urls:
             try:
                 connection, model, stops = self._look(url)
-            except Exception as failure:  # noqa: BLE001 - one worker of no use, whyever, is no reason to leave the next
-                self._say(url, f"no drafts from {url}: {_first_line(failure)}")
+            except Exception as failure:  # noqa: BLE001 - whatever fails here, the next worker may serve
+                self._log_once(url, f"no drafts from {url}: {_first_line(failure)}")
                 continue
-            self._say(url, f"drafts come from {url} ({model})")
+            self._log_once(url, f"drafts come from {url} ({model})")
             self.stop_token_ids, self._url = stops, url
             self._idle.append(connection)
             return
@@ -214,11 +214,11 @@ class DraftWorker:
     def _failed(self, why: str) -> None:
         if self._breaker.failure():
             url = self._url or ""
-            self._say(url, f"no drafts for a while from {url}, which failed several times in a row: {why}")
+            self._log_once(url, f"no drafts for a while from {url}, which failed several times in a row: {why}")
         self._wake.set()
 
-    def _say(self, url: str, what: str) -> None:
-        """Once, until there is something else to log about this worker."""
+    def _log_once(self, url: str, what: str) -> None:
+        """Log this once, until there is something else to log about this worker."""
         if self._said.get(url) != what:
             self._said[url] = what
             logger.warning("Tandem: %s", what)
@@ -234,6 +234,6 @@ def _batch(connection: DraftConnection, questions: list[Json], seconds: float) -
 
 
 def _first_line(failure: Exception) -> str:
-    """Its text in the log: libraries' texts run over many lines and end in ids of requests."""
+    """The exception's text for the log, shortened: libraries' messages may have many lines and end in request ids."""
     text = str(failure).strip().partition("\n")[0]
     return text if isinstance(failure, ExchangeFailed) else f"{type(failure).__name__}: {text}"

@@ -23,7 +23,7 @@ function row(cells, className) {
 function workers(samples, detail) {
   const found = new Map();
   for (const { name, labels, value } of samples) {
-    if (!labels.worker) continue;
+    if (!labels.worker || !labels.role) continue; // of a worker's vocabulary, not of its calls
     const key = `${labels.role} ${labels.worker}`;
     const worker = found.get(key) ?? { role: labels.role, url: labels.worker, failures: 0 };
     if (name === "tandem_worker_up") worker.up = value === 1;

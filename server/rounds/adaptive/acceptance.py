@@ -27,7 +27,7 @@ class Acceptance:
     def observe(self, asked: int, drafted: int, accepted: int) -> None:
         """One round: γ asked for, the length of what came, and how much of it was accepted.
 
-        A round for which nothing was asked (a drafter that chooses chose nothing) teaches nothing.
+        A round that asked for nothing (a drafter that chooses chose γ = 0) teaches nothing.
         """
         if asked < 1:
             return

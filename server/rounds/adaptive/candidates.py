@@ -10,13 +10,13 @@ _LOW_ROUNDS = 5
 _JUDGED_ROUNDS = 8
 _FIRST_REST = 64
 _LONGEST_REST = 1024
-# Of so many rounds, how many are drafted with one candidate.
+# Of every _COMPARED_EVERY rounds, _COMPARED_ROUNDS are drafted with one candidate.
 _COMPARED_EVERY = 32
 _COMPARED_ROUNDS = 2
 
 
 class CandidateCount:
-    """N: falls by one where acceptance stays under 20% for five rounds, or where the extra candidates win less than
+    """N: falls by one if acceptance stays under 20% for five rounds, or if the extra candidates win less than
     they cost; after a rest, ever longer, one more is tried again."""
 
     def __init__(self, most: int) -> None:

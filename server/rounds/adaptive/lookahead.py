@@ -1,4 +1,4 @@
-"""Whether a pair's draft worker is asked to look ahead: decided by what rounds with and without it take."""
+"""Whether a pair's draft worker is asked to look ahead: decided by the times of rounds with and without it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCK = 6
 _LEAST_ROUNDS = 15
 """Of either kind, before one is preferred."""
 _MARGIN = 1.01
-"""Lookahead has to bring this much more a second: it works on somebody's machine."""
+"""Lookahead has to be this much faster, since it takes compute of the draft machine."""
 _FIRST_REST = 64
 _LONGEST_REST = 1024
 
@@ -36,11 +36,11 @@ class _Kind:
 
 @dataclass(slots=True)
 class LookaheadChoice:
-    """A pair's, carried across requests: blocks of both kinds by turns at first, then the better kind, and a block of
-    the other after a rest that doubles each time that it loses.
+    """A pair's choice, carried across requests: blocks of both kinds by turns at first, then the better kind, and a
+    block of the other after a rest that doubles each time that it loses.
 
-    What a γ brings does not depend on lookahead. So tokens are counted as what rounds of that γ brought on average, of
-    either kind: a lucky draft says nothing.
+    What a γ brings does not depend on lookahead. So a round counts as the average tokens of its γ over both kinds: a
+    lucky draft does not matter.
     """
 
     mode: OnOffAuto = "auto"
@@ -56,15 +56,15 @@ class LookaheadChoice:
 
     @property
     def pays(self) -> bool | None:
-        """None while it isn't known."""
+        """Whether lookahead pays; None while unknown."""
         if any(kind.rounds < _LEAST_ROUNDS for kind in self._kinds.values()):
             return None
         return self._pace(True) > _MARGIN * self._pace(False)
 
     def observe(self, ahead: bool, asked: int, emitted: int, seconds: float) -> None:
-        """A round of γ `asked`: its draft came from before, and its verification ran beside lookahead, or neither.
+        """A round of γ `asked`: its draft was prepared and its verification ran beside lookahead, or neither.
 
-        Not to be told of rounds between the kinds.
+        Rounds between the kinds must not be passed.
         """
         self._brought.setdefault(asked, Average(0.02)).add(emitted)
         self._kinds[ahead].add(asked, seconds)

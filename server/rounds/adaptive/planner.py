@@ -14,11 +14,11 @@ _FIRST_CREDIT = 12.0
 _MOST_CREDIT = 16.0
 _LEAST_CREDIT = -4.0
 _CREDIT_A_TOKEN = 0.02
-# Tokens of plain decoding between tries: where better acceptance would make speculation pay, and where it would not.
+# Tokens of plain decoding between tries: if better acceptance would make speculation pay, and if it would not.
 _FIRST_INTERVAL = 16
 _LONGEST_INTERVAL = 64
 _LONGEST_HOPELESS_INTERVAL = 512
-# Plain decoding is what all is compared with: measured at first, and again after so many rounds without any.
+# Plain decoding is the baseline: measured at first, and again after this many rounds without it.
 _PLAIN_SAMPLE = 4
 _ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
@@ -29,7 +29,7 @@ _FIRST_ASKING_INTERVAL = 4
 
 
 class Pace:
-    """How fast rounds are whose drafts the worker chose: tokens and seconds of all of them, older ones fading.
+    """The speed of rounds whose drafts the worker chose: tokens and seconds of all of them, older ones fading.
 
     `prior` counts as much as three rounds.
     """
@@ -86,13 +86,13 @@ class RoundOutcome:
     lookahead: bool = False
     """Drafts were being prepared while this round was verified."""
     looked_ahead: bool = False
-    """So they were in the round before: this one's draft may have been there already."""
+    """Drafts were being prepared in the round before: this one's draft may have been ready."""
 
     def as_whole(self, times: Times) -> RoundOutcome:
-        """The round had its draft not ended with a stop token, but gone on to all that was asked for.
+        """The round as if its draft had not ended with a stop token, but had its full length.
 
         If the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic`
-        whether a position carries a draft must not depend on that noise; so what γ follows from must not show what was
+        whether a position carries a draft must not depend on that noise; so the inputs of γ must not reveal what was
         drawn.
         """
         return replace(
@@ -106,20 +106,20 @@ class RoundOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Of the target and the drafter in use. `ahead`: of drafts that may be prepared; None where none are."""
+    """Times of the target and the drafter in use. `ahead`: of drafts that may be prepared; None if there are none."""
 
     steps: StepTimes
     drafts: DraftTimes
     ahead: DraftTimes | None = None
 
     def of(self, lookahead: bool) -> Times:
-        """Those to plan with where drafts are prepared, or are not."""
+        """Those to plan with, depending on whether drafts are prepared."""
         return replace(self, drafts=self.ahead) if lookahead and self.ahead is not None else self
 
 
 @dataclass(slots=True)
 class PairState:
-    """What is known of a drafter with a target, carried across requests.
+    """What is known about a drafter with a target, carried across requests.
 
     `credit` is what speculation has earned over plain decoding and may lose again (it also earns 2% of what is decoded
     plainly, which pays for trying again). It bounds the loss whatever the model of times and acceptance believes.
@@ -130,7 +130,7 @@ class PairState:
     interval: int = _FIRST_INTERVAL
     losses: Average = field(default_factory=lambda: Average(0.1))
     candidates: dict[int, CandidateCount] = field(default_factory=dict)
-    """By the most that a request asks for."""
+    """By the N that a request asks for at most."""
     branching: Average = field(default_factory=lambda: Average(0.1))
     """Rows that a candidate beyond the first adds for each draft token."""
 
@@ -138,7 +138,7 @@ class PairState:
     lookahead: LookaheadChoice = field(default_factory=LookaheadChoice)
 
     def earn(self, tokens: float) -> None:
-        """Book what speculation brought over plain decoding, in tokens of it; less than 0: what it lost."""
+        """Book the gain of speculation over plain decoding, in tokens of plain decoding; a loss is negative."""
         self.credit = min(max(self.credit + tokens, _LEAST_CREDIT), _MOST_CREDIT)
 
 
@@ -172,7 +172,7 @@ class AdaptivePlanner:
         num_candidates: int,
         worker_chooses: bool = False,
     ) -> None:
-        """`worker_chooses`: the drafter and γ round by round; what is left to this is when to ask at all."""
+        """`worker_chooses`: the drafter and γ round by round; this only decides when to ask at all."""
         self._chooses = worker_chooses
         self._pace = Pace(0.85, pair.pace)
         self._pair = pair
@@ -290,13 +290,13 @@ class AdaptivePlanner:
         return self._current, costs[self._current - 1]
 
     def _seconds(self, draft_tokens: int, num_candidates: int, fill: float, times: Times) -> float:
-        """What a round is expected to take. Where the drafter had no token, verification is that of one row."""
+        """What a round is expected to take. If the drafter had no token, verification is that of one row."""
         rows = 1 + draft_tokens * (1.0 + (num_candidates - 1) * self._pair.branching.value)
         verify = (1.0 - fill) * times.steps.verify(1) + fill * times.steps.verify(rows)
         return times.drafts.draft(draft_tokens, num_candidates) + verify + self._pair.losses.value
 
     def _could_pay(self, times: Times, plain: float) -> bool:
-        """Whether speculation would pay if all were accepted; if not, it is the drafter that is too slow."""
+        """Whether speculation would pay if all were accepted; if not, the drafter is too slow."""
         return any(
             times.drafts.draft(count) + times.steps.verify(1 + count) + self._pair.losses.value < plain * (1 + count)
             for count in range(1, self._max + 1)

@@ -167,3 +167,48 @@ def test_no_more_is_tokenised_than_the_end() -> None:
             reading.update(ids[:count], count - 1, 10)
             reading.read()
             assert sum(map(len, asked)) < 1_200
+
+
+@pytest.mark.parametrize("draft", LANGUAGES, ids="-".join)
+def test_a_text_is_read_in_the_tokens_that_the_drafters_own_tokenizer_has_for_it(draft: tuple[str, str]) -> None:
+    """From its beginning, where some put a space, over every seam."""
+    theirs, ours = speech("qwen", "other"), speech(*draft)
+    for text in (SAMPLE, "the quick brown fox", "x"):
+        reading = TextReading(theirs, ours)
+        reading.update(theirs.encode(text), 0, 0)
+        assert reading.read() == KINDS[draft[0]](CORPORA[draft[1]], 520).encode(text, add_special_tokens=True).ids
+
+
+@pytest.mark.parametrize("draft", LANGUAGES, ids="-".join)
+def test_a_context_that_ends_within_a_character_is_read_to_its_last_byte(draft: tuple[str, str]) -> None:
+    theirs, ours = speech("qwen", "code"), speech(*draft)
+    letters = theirs.ids_by_bytes
+    for text in ("the 鬱", "x 🦀"):
+        ids = [letters[bytes([byte])] for byte in text.encode()]
+        for cut in range(1, len(text[-1].encode())):
+            reading = TextReading(theirs, ours)
+            reading.update(ids[:-cut], 0, 0)
+            read = reading.read()
+            assert read is not None
+            spelled = ours.spell(read[len(ours.lead) :]).replace("\u2581".encode(), b" ").removeprefix(b" ")
+            assert spelled == text.encode()[:-cut]
+
+
+def test_a_character_that_the_targets_tokenizer_takes_for_another_ends_the_draft() -> None:
+    reading = TextReading(speech("llama", "english"), speech("qwen", "english"))
+    said = "the friends"
+    found = reading.tokens_of(f"{said}\u2581and".encode())
+    assert speech("llama", "english").spell(found) == said.encode()
+
+
+def test_a_context_that_goes_on_otherwise_is_read_as_if_it_always_had() -> None:
+    """Cut back to anywhere, the end of a piece among others: what follows may belong to its last word."""
+    theirs, ours = speech("qwen", "code"), speech("llama", "english")
+    ids = [theirs.ids_by_bytes[bytes([byte])] for byte in SAMPLE[:400].encode()]
+    more = theirs.encode("s and others")
+    for kept in range(1, len(ids)):
+        reading, fresh = TextReading(theirs, ours), TextReading(theirs, ours)
+        reading.update(ids, 0, 0)
+        reading.update([*ids[:kept], *more], kept, 0)
+        fresh.update([*ids[:kept], *more], 0, 0)
+        assert reading.read() == fresh.read(), kept

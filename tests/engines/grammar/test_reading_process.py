@@ -1,4 +1,4 @@
-"""Schemas are read in a process of their own, which holds up nobody and ends with its owner."""
+"""Schemas are read in a process of their own, which blocks no one and ends with its owner."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _runs(pid: int) -> bool:
     return not stat.exists() or stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
-def test_closing_frees_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_frees_waiting_callers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading_process, "_MAIN", WITH_READ.format(path="{path!r}", read="time.sleep(60)"))
     reading = ReadingProcess()
     timer = threading.Timer(0.5, reading.close)
@@ -94,7 +94,7 @@ def test_closing_frees_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     timer.join()
 
 
-def test_it_finds_its_packages_in_somebodys_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_finds_its_packages_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "engines.py").write_text("raise ImportError")
     (tmp_path / "protocol.py").write_text("raise ImportError")
     monkeypatch.chdir(tmp_path)

@@ -21,11 +21,11 @@ from protocol.messages import Grammar
 from tests.engines.grammar import schemas
 from tests.engines.grammar.conftest import LOGITS_SIZE
 
-LIKELY = '"}]'  # what a random model must write now and then to come to an end
+LIKELY = '"}]'  # what a random model must write now and then to finish
 
 
 def write(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Any, seed: int, most: int = 400) -> str | None:
-    """A random model's answer: argmax of masked noise, with a liking for what closes. None if it has no end in time."""
+    """A random model's answer: argmax of masked noise, biased to closing characters. None if it never ends."""
     generator = torch.Generator().manual_seed(seed)
     state = GrammarState(compiler.compile(Grammar(type="json_schema", value=json.dumps(schema), start=0)))
     bias = torch.zeros(1, LOGITS_SIZE)
@@ -51,7 +51,7 @@ def write(compiler: GrammarCompiler, tokenizer: Tokenizer, schema: Any, seed: in
 
 
 def _declared(state: GrammarState, tokenizer: Tokenizer, ids: list[int], names: list[str]) -> list[int] | None:
-    """Where a declared property may come, it comes: a random model would hardly hit upon its name among free ones."""
+    """Declared properties are written when allowed: a random model would hardly find their names among free ones."""
     for name in names:
         longer = [*ids, *tokenizer.encode(f', "{name}": ').ids]
         try:

@@ -37,7 +37,7 @@ async def test_a_sessions_place_is_kept_from_call_to_call(compiler: GrammarCompi
 
 
 @async_test
-async def test_there_is_nothing_at_once_before_a_grammar_was_compiled(compiler: GrammarCompiler) -> None:
+async def test_at_once_returns_none_until_a_grammar_is_compiled(compiler: GrammarCompiler) -> None:
     grammars = Grammars(compiler)
     new = Grammar(type="choice", value='["at", "once"]', start=0)
     assert grammars.at_once(new, 1) is None

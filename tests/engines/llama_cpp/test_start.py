@@ -1,4 +1,4 @@
-"""What is no model that llama.cpp can serve: one sentence that names the file."""
+"""Files that llama.cpp can't serve: one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_context_longer_than_the_models(file: Path) -> None:
 
 
 def test_a_tokenizer_that_differs_from_llama_cpps(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By merges that are lost on the way."""
+    """Its merges are lost in the conversion."""
     real = start.build_tokenizer
 
     def other(metadata: Any, arch: str) -> Any:

@@ -17,7 +17,7 @@ from tests.engines.gguf.gguf_files import Keys, keys_of, tensors_of, write
 
 
 def require_llama_cpp() -> None:
-    """Skip, saying why, where llama-cpp-python is not installed; where REQUIRE_LLAMA_CPP is set (CI) it must be."""
+    """Skip with a reason if llama-cpp-python is not installed; fail instead if REQUIRE_LLAMA_CPP is set (CI)."""
     if find_spec("llama_cpp") is None and not os.environ.get("REQUIRE_LLAMA_CPP"):
         pytest.skip("llama-cpp-python is not installed: make install-llama-cpp")
 

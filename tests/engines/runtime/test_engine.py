@@ -1,4 +1,4 @@
-"""What is built around a runner: its measured steps, and word of a loop that failed."""
+"""What is built around a runner: its measured steps, and the report of a loop that failed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_only_what_fits_a_slot_is_measured() -> None:
 
 
 @async_test
-async def test_a_loop_that_fails_says_so_and_leaves_nobody_waiting() -> None:
+async def test_a_loop_that_fails_reports_it_and_leaves_no_caller_waiting() -> None:
     runner = FakeRunner()
     reasons: list[str] = []
     slots = SlotCache(runner.num_slots, runner.copy)

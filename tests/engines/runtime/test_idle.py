@@ -1,4 +1,4 @@
-"""Idle work on the loop: what nobody waits for delays nobody."""
+"""Idle work on the loop delays no job with a caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.engines.runtime.loop_jobs import FOREVER, Gate, decoded, job, running
 
 
 @async_test
-async def test_idle_work_is_fed_alone_and_only_while_nobody_else_feeds() -> None:
+async def test_idle_work_is_fed_alone_and_only_while_no_other_job_feeds() -> None:
     runner = FakeRunner(2)
     async with running(runner) as loop:
         await loop.run(job([1, 2], owner=1), FOREVER)

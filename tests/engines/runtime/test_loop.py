@@ -54,7 +54,7 @@ async def test_jobs_submitted_in_one_turn_of_the_event_loop_share_a_pass() -> No
     contexts = [[3], [4, 5, 6], [7] * 10]
 
     def slow_job(ids: list[int]) -> Job[list[int]]:
-        time.sleep(0.01)  # in which a pass would begin with the jobs before
+        time.sleep(0.01)  # long enough for a pass to begin with the earlier jobs
         return job(ids)
 
     async with running(runner) as loop:
@@ -321,7 +321,7 @@ async def test_a_job_may_wait_for_something_else_but_not_for_ever() -> None:
 
 
 @async_test
-async def test_timings_tell_waiting_from_computing() -> None:
+async def test_timings_separate_waiting_from_computing() -> None:
     runner = FakeRunner(num_slots=1)
     gate = Gate(runner)
     seen: list[Any] = []

@@ -1,4 +1,4 @@
-"""Prompts that arrive together: read once, copied for the others, and nobody waits for what will not come."""
+"""Prompts that arrive together: read once, copied for the others, and no job waits for what will not come."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Turnstile:
         assert self._tickets.acquire(timeout=20)
 
     async def let(self, passes: int = 0) -> None:
-        """Let so many more by, and wait until the next one stands before it."""
+        """Let this many more by, and wait until the next one arrives."""
         self._let += passes
         if passes:
             self._tickets.release(passes)
@@ -105,7 +105,7 @@ async def test_a_few_tokens_held_elsewhere_make_no_difference() -> None:
 
 
 @async_test
-async def test_a_shared_beginning_is_read_once_and_nobody_waits_for_anothers_rest() -> None:
+async def test_a_shared_beginning_is_read_once_and_no_job_waits_for_anothers_rest() -> None:
     runner = FakeRunner()
     gate = Turnstile(runner)
     shared = PROMPT[:130]
@@ -123,7 +123,7 @@ async def test_a_shared_beginning_is_read_once_and_nobody_waits_for_anothers_res
 
 
 @async_test
-async def test_nobody_waits_for_one_that_has_read_what_they_share() -> None:
+async def test_no_job_waits_for_one_that_has_read_what_they_share() -> None:
     runner = FakeRunner()
     gate = Turnstile(runner)
     async with running(runner, prefill_chunk=CHUNK) as loop:
@@ -169,7 +169,7 @@ async def test_another_salt_neither_waits_nor_shares() -> None:
 
 
 @async_test
-async def test_where_the_reader_is_cancelled_another_reads_on() -> None:
+async def test_if_the_reader_is_cancelled_another_reads_on() -> None:
     runner = FakeRunner()
     gate = Turnstile(runner)
     async with running(runner, prefill_chunk=CHUNK) as loop:
@@ -187,7 +187,7 @@ async def test_where_the_reader_is_cancelled_another_reads_on() -> None:
 
 
 @async_test
-async def test_where_the_reader_fails_another_reads_on() -> None:
+async def test_if_the_reader_fails_another_reads_on() -> None:
     runner = FakeRunner()
 
     def fail_once(rows: list[Row]) -> None:
@@ -279,7 +279,7 @@ async def test_running_streams_see_one_copy_a_pass() -> None:
 @pytest.mark.parametrize("seed", range(6))
 @async_test
 async def test_whatever_comes_and_goes_everyone_gets_the_right_tokens(seed: int) -> None:
-    """The runner checks that nothing is attended to that was never written; the logits, that it is the right thing."""
+    """The runner checks that attention only covers written positions; the logits show that these hold the right ids."""
     chance = random.Random(seed)
     runner = FakeRunner(num_slots=3)
     async with running(runner, prefill_chunk=CHUNK, max_queue=64) as loop:

@@ -119,7 +119,7 @@ def test_a_living_session_keeps_its_slot_for_a_while() -> None:
     assert slots.cache.acquire([5, 6], None, 2, 1) is not None
 
 
-def test_nothing_is_to_be_had_while_jobs_run() -> None:
+def test_no_slot_is_free_while_jobs_run() -> None:
     slots = Slots(num_slots=1, hold_seconds=0.0)
     slot = slots.use(LONG, held=True)
     assert slots.cache.acquire(LONG, None, None, 5) is None
@@ -139,7 +139,7 @@ def test_a_session_leaves_its_slot_for_one_with_much_more_of_its_context() -> No
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.integers(0, 1), min_size=1, max_size=24)), max_size=12))
-def test_whatever_happens_a_slot_says_what_it_holds(calls: list[tuple[int, list[int]]]) -> None:
+def test_whatever_happens_a_slots_ids_are_what_it_holds(calls: list[tuple[int, list[int]]]) -> None:
     """A model of the memory: copies move it, jobs write it; the cache's ids must always agree with it."""
     memory: dict[int, list[int]] = {0: [], 1: [], 2: []}
 

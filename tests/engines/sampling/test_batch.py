@@ -23,7 +23,7 @@ def rows_of(seed: int, count: int = 1, **sampling: float) -> list[SamplingRow]:
 
 
 def asked() -> list[tuple[Tensor, DrawRequest]]:
-    """One of each way to draw, some of them twice and of several rows."""
+    """One request for each way to draw, some twice and with several rows."""
     return [
         (logits_of(1), DrawRequest(rows=rows_of(1))),
         (logits_of(2, 3), DrawRequest(rows=rows_of(2, 3, temperature=0.0))),
@@ -61,7 +61,7 @@ def test_a_row_without_usable_logits_fails_its_request_alone(bad: float) -> None
 
 
 def test_an_error_of_one_request_does_not_reach_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is unclear whose it is: each is drawn for alone."""
+    """Its origin is unclear, so each request is drawn alone."""
     from engines.sampling import batch
 
     process = batch.process

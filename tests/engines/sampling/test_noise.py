@@ -68,7 +68,7 @@ def test_ids_shared_by_rows_or_given_for_each() -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_gumbel_is_the_same_bits_wherever_a_token_stands(threads: int) -> None:
-    """Vectorised logarithms may treat the ends of a tensor differently: not so that it shows."""
+    """Vectorised logarithms may treat the ends of a tensor differently; that must not show."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -189,7 +189,7 @@ def test_one_flipped_input_bit_flips_half_the_output_bits() -> None:
 
 
 def test_no_choice_of_a_seed_is_a_choice_of_a_neighbouring_one() -> None:
-    """As it would be were the index added to the seed: choice 1 of seed 7 would be choice 0 of seed 8."""
+    """It would be if the index were added to the seed: choice 1 of seed 7 would be choice 0 of seed 8."""
     assert noise.mix_choice(7, 1) != noise.mix_choice(8, 0)
     mixed = [noise.mix_choice(seed, choice) for seed in range(-64, 64) for choice in range(32)]
     assert len(set(mixed)) == len(mixed)

@@ -64,7 +64,7 @@ async def fleet_over(
         await worker.start()
     settings = {
         "draft_timeout_seconds": 0.3,
-        # Long, since a busy machine is slow: a test of what happens when they are over says how short.
+        # Long, since a busy machine is slow; tests of a timeout set a short one.
         "start_timeout_seconds": 30.0,
         "recovery_timeout_seconds": 30.0,
         "probe_interval_seconds": 0.1,
@@ -85,7 +85,7 @@ async def fleet_over(
         await until(lambda: not (asyncio.all_tasks() - before - {asyncio.current_task()}))
 
 
-# There is nothing to be woken by: what is waited for are other tasks' effects.
+# Polls, since it waits for effects of other tasks that set no event.
 async def until(condition: Any, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
@@ -107,5 +107,5 @@ async def hang() -> None:
 
 
 def set_to(**values: Any) -> Any:
-    """A fault of a worker: these fields of its answer are other ones."""
+    """A fault of a worker: these fields of its answer are replaced."""
     return lambda answer: {**answer, **values}

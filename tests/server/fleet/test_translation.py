@@ -1,4 +1,4 @@
-"""A drafter with another vocabulary that can learn the target's: told once, after a restart again, never in vain."""
+"""A drafter that can learn the target's vocabulary is sent it once, again after a restart, never after a refusal."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def test_it_learns_once_and_drafts_in_the_targets_ids() -> None:
             assert sum(round_.num_drafted for round_ in rounds) > 0
             assert {message.vocabulary for message in asked_of(draft)} == {"v1"}
             assert not fleet.model().drafter.capabilities[None].q, "q is not known by shared text"
-            await asyncio.sleep(0.3)  # several looks
+            await asyncio.sleep(0.3)  # several probes
             assert draft.lessons == 1
 
     asyncio.run(main())
 
 
-def test_one_that_was_restarted_is_told_again() -> None:
+def test_a_restarted_drafter_is_sent_the_tokenizer_again() -> None:
     async def main() -> None:
         draft = other_drafter()
         async with fleet_over([FakeWorker("target")], [draft]) as fleet:
             await until(lambda: "by shared text" in fleet.ready()[1])
-            draft.learned.clear()  # as after a restart that nobody saw
+            draft.learned.clear()  # as after an unnoticed restart
             await until(lambda: draft.lessons == 2)
             await until(lambda: "by shared text" in fleet.ready()[1])
             assert sum(round_.num_drafted for round_ in await collect(fleet, request())) > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -121,6 +121,7 @@ class ScriptedBackend:
     fault_place: str = ""
     closed: list[str] = field(default_factory=list)
     gone: threading.Event = field(default_factory=threading.Event)
+    watched: Sequence[Collector] = ()
 
     async def rounds(self, request: GenerationRequest) -> AsyncGenerator[Round, None]:
         self.requests.append(request)
@@ -155,7 +156,7 @@ class ScriptedBackend:
         return [f"{MODEL}+lookup"]
 
     def collectors(self) -> Iterable[Collector]:
-        return ()
+        return self.watched
 
     async def start(self) -> None:
         await asyncio.sleep(0)

@@ -258,9 +258,3 @@ def test_a_model_names_its_drafters_that_can_be_reached(start: Start) -> None:
     reached = {name: able for name, able in served.drafter.capabilities.items() if name != "small"}
     running.backend.served = replace(served, drafter=replace(served.drafter, capabilities=reached))
     assert running.get(f"/v1/models/{MODEL}").json()["drafters"] == ["lookup"]
-
-
-@pytest.mark.parametrize("path", ["/health", "/ready", "/metrics", "/v1/models"])
-def test_head_answers_as_get_does(gateway: Running, path: str) -> None:
-    answer = gateway.http.head(gateway.url + path)
-    assert (answer.status_code, answer.content) == (200, b"")

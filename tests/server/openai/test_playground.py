@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from api_doubles import END, MODEL, TOKENIZER, Running, ScriptedBackend, Start, make_round, split
 
+from basics.breaker import Breaker
 from server.backend import GenerationRequest, Round
+from server.fleet.metrics import FleetMetrics
 from server.http.playground import FILES, playground
 from testing.browser import Page, browser, chromium
 
@@ -177,13 +179,19 @@ def test_a_refusal_is_told_on_its_side_and_stopping_keeps_what_came(tab: Callabl
 
 
 def test_the_fleet_and_the_keyboard(tab: Callable[[], Page], start: Start) -> None:
+    fleet, worker = FleetMetrics(), "http://127.0.0.1:8001"
+    fleet.watch_worker("draft", worker, Breaker())
+    fleet.way.labels(worker, "same").set(1)
+    fleet.up.labels("draft", worker).set(1)
     page = tab()
-    page.open(start(ScriptedBackend()).url)
+    page.open(start(ScriptedBackend(watched=fleet.collectors())).url)
     page.run("document.getElementById('tab-chat').focus()")
     page.press("ArrowRight")
     assert page.run("document.activeElement.id") == "tab-fleet"
     page.until("document.getElementById('fleet-state').textContent.startsWith('Ready')")
     page.until("document.getElementById('pairs').textContent.includes('lookup')")
+    rows = "[...document.querySelectorAll('#workers tr')].map(row => [...row.cells].map(cell => cell.textContent))"
+    assert page.run(rows) == [["draft", worker, "up", "closed", "0", "0", ""]]
     assert page.run("document.getElementById('view-chat').hidden")
     page.press("ArrowLeft")
     assert page.run("document.getElementById('view-fleet').hidden")

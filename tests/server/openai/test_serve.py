@@ -189,6 +189,8 @@ def test_too_many_at_once(start: Start) -> None:
         refused = running.chat()
         assert (refused.status_code, refused.json()["error"]["type"]) == (429, "rate_limit_error")
         assert int(refused.headers["retry-after"]) >= 1
+        counted = 'tandem_http_requests_total{method="POST",path="/v1/chat/completions",status="429"} 1.0'
+        assert counted in running.get("/metrics").text
         assert running.get("/v1/models").status_code == 200
     assert running.backend.gone.wait(5)
     running.backend.script = None

@@ -1,8 +1,8 @@
 """An agent's day on a virtual clock: the real chooser and planner, against the drafters one by one.
 
-Texts are made of stretches: `prose` says nothing twice, `code` says short pieces again, `call` says what an earlier
-answer said, `quotation` says long pieces of the prompt again. The target always says the text; a model is right about a
-token as often as it is in stretches of that kind.
+Texts consist of stretches: `prose` repeats nothing, `code` repeats short pieces, `call` repeats an earlier answer,
+`quotation` repeats long pieces of the prompt. The target always generates the text; a model predicts a token with the
+accuracy of its stretch's kind.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NO_TIME = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.
 
 @dataclass
 class Machine:
-    """Seconds: of the target's passes, of a call to the draft worker, of the model's draws."""
+    """Seconds of the target's passes, of a call to the draft worker and of the model's draws."""
 
     step: float = 0.030
     per_row: float = 0.002
@@ -92,7 +92,7 @@ def write(rng: Random, stretches: list[str], earlier: list[list[int]]) -> Text:
 
 
 class ScriptedModel:
-    """A draft model that knows the text, and is wrong where it is not easy."""
+    """A draft model that knows the text, and is wrong where the text is hard."""
 
     source = "model"
 

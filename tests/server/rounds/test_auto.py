@@ -83,17 +83,17 @@ def test_what_is_known_of_free_text_does_not_count_under_a_grammar() -> None:
     asyncio.run(main())
 
 
-def test_a_fixed_length_leaves_it_the_drafter_alone() -> None:
+def test_with_a_fixed_length_the_worker_chooses_only_the_drafter() -> None:
     assert set(asked_of(choosing(FakeWorker("draft")))) == {(AUTO, False)}
 
 
-def test_who_names_a_drafter_gets_that_one() -> None:
+def test_a_named_drafter_is_used() -> None:
     assert set(asked_of(choosing(FakeWorker("draft")), draft_model="lookup")) == {("lookup", False)}
     assert set(asked_of(choosing(FakeWorker("draft")), draft_model="fake-draft")) == {(None, False)}
     assert set(asked_of(choosing(FakeWorker("draft")), num_candidates=2)) == {(None, False)}
 
 
-def test_an_older_worker_is_asked_as_ever() -> None:
+def test_an_older_worker_is_not_asked_to_choose() -> None:
     for adaptive in (True, False):
         assert set(asked_of(FakeWorker("draft"), adaptive=adaptive)) == {(None, False)}
 

@@ -65,7 +65,7 @@ LIES_OF_DRAFTS = {
 def test_a_bad_draft_worker_never_changes_the_text(fault: Any, always: bool) -> None:
     async def main() -> None:
         draft = FakeWorker("draft")
-        # Only one that hangs is waited for that long; the others' good answers may be late on a busy machine.
+        # Only a hanging worker is waited for that long; the others' good answers may be late on a busy machine.
         seconds = 0.6 if fault is hang else 5.0
         async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=seconds) as fleet:
             draft.faults.extend([None, None, fault])
@@ -133,7 +133,7 @@ def test_float32_may_leave_a_q_a_little_short() -> None:
 @pytest.mark.parametrize("at", [1, 4], ids=["first draft", "in mid-stream"])
 @pytest.mark.parametrize("field", ["candidates", "candidates.0.q.1.logprobs"])
 def test_a_draft_that_the_target_refuses_costs_the_drafter_not_the_client(at: int, field: str) -> None:
-    """Whatever the gateway's own checks let through."""
+    """For faults that the gateway's own checks let through."""
 
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft")
@@ -156,7 +156,7 @@ def test_a_draft_that_the_target_refuses_costs_the_drafter_not_the_client(at: in
 
 
 @pytest.mark.parametrize("field", [None, "strategy", "sampling.top_p", "candidates_of_another_kind"])
-def test_what_else_a_target_refuses_of_a_round_with_drafts_is_the_clients(field: str | None) -> None:
+def test_other_refusals_of_a_round_with_drafts_reach_the_client(field: str | None) -> None:
     async def main() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [FakeWorker("draft")], draft_timeout_seconds=5.0) as fleet:

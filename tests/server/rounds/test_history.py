@@ -44,8 +44,8 @@ def test_every_key_salt_and_vocabulary_has_a_memory_of_its_own() -> None:
     assert scope_of(one, VOCABULARY, False) == scope_of(replace(one, prompt=[1], choice_index=3), VOCABULARY, False)
 
 
-def test_a_strategy_that_needs_q_has_none_under_a_seed_that_the_client_gave() -> None:
-    """What was answered under this seed would come back as a draft, though the same noise is to judge it."""
+def test_a_strategy_that_needs_q_has_no_memory_under_a_seed_from_the_client() -> None:
+    """An answer under this seed would come back as a draft, which the same noise would then judge."""
     one = request()
     assert scope_of(one, VOCABULARY, True) is None
     assert scope_of(replace(one, drawn_seed=True), VOCABULARY, True) == scope_of(one, VOCABULARY, False)
@@ -80,8 +80,8 @@ def test_an_answer_whose_client_left_is_remembered_as_far_as_it_came() -> None:
     asyncio.run(main())
 
 
-def test_a_worker_that_has_no_memory_hears_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An older one refuses fields that it does not know, so they are not sent at all."""
+def test_a_worker_without_memory_receives_no_history_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older worker refuses fields that it does not know, so they are not sent at all."""
     sent: list[tuple[str, bytes]] = []
     call = Transport.call
 

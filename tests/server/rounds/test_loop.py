@@ -87,7 +87,7 @@ def test_contexts_are_sent_once() -> None:
     asyncio.run(main())
 
 
-def test_rounds_tell_what_the_target_still_held() -> None:
+def test_rounds_report_what_the_target_still_held() -> None:
     async def main() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [FakeWorker("draft")]) as fleet:
@@ -186,7 +186,7 @@ NO_DRAFTS = {"none": [], "wrong": [1.0], "right": [0.0]}
 def test_greedy_is_the_targets_top_token_whoever_drafts(
     drafters: list[float], adaptive: bool, stop_at: int | None
 ) -> None:
-    """Plain decoding would draw: this strategy only verification knows, with and without drafts."""
+    """Plain decoding would draw: only verification has this strategy, with and without drafts."""
 
     async def main() -> None:
         target = FakeWorker("target")
@@ -273,7 +273,7 @@ def test_named_pools() -> None:
 
 @pytest.mark.parametrize("choice", [0, 1, 5])
 @pytest.mark.parametrize("enabled", [False, True])
-def test_both_workers_are_told_the_choice_and_the_salt(choice: int, enabled: bool) -> None:
+def test_both_workers_receive_the_choice_and_the_salt(choice: int, enabled: bool) -> None:
     """In every call: each choice of a request has noise of its own, each salt a memory of its own."""
 
     async def main() -> None:

@@ -65,7 +65,7 @@ def test_candidates_and_the_gain_of_more_than_one(observed: Observed) -> None:
             None,
             drafting([own[1], wrong, 5], own[1:4], [wrong, own[2]]),  # the second goes on where the first fails
             drafting(own[5:8], [own[5], wrong], [own[5]]),  # the first is the best
-            drafting([], own[9:12]),  # the first one has nothing
+            drafting([], own[9:12]),  # the first is empty
             drafting(own[13:16]),
         ]
     )
@@ -101,10 +101,10 @@ def test_a_whole_draft_that_ends_with_a_stop_token_is_one_like_any_other(observe
 
 
 @pytest.mark.parametrize(("last", "stops"), [(STOP, []), (7, [7]), (8, [7])])
-def test_what_follows_a_drawn_stop_token_does_not_tell_that_it_was_drawn(
+def test_what_follows_a_drawn_stop_token_does_not_reveal_that_it_was_drawn(
     observed: Observed, last: int, stops: list[int]
 ) -> None:
-    """γ must not hang on noise that the next round draws with again."""
+    """γ must not depend on noise that the next round draws with again."""
 
     async def main() -> None:
         draft = FakeWorker("draft")
@@ -127,7 +127,7 @@ def test_what_follows_a_drawn_stop_token_does_not_tell_that_it_was_drawn(
 
 
 def test_a_first_answer_is_no_measure_of_a_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have waited for a prompt that another call read, and count all of it as cached."""
+    """It may have waited for another call to read the prompt, and count all of it as cached."""
     observed: list[int] = []
     monkeypatch.setattr(StepTimes, "observe_verify", lambda self, own_rows, *_: observed.append(own_rows))
 
@@ -142,7 +142,7 @@ def test_a_first_answer_is_no_measure_of_a_round(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_streams_first_answer_is_no_measure_of_plain_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its time is the prompt's."""
+    """Its time includes reading the prompt."""
     observed: list[int] = []
     monkeypatch.setattr(StepTimes, "observe_plain", lambda self, rows, _: observed.append(rows))
 

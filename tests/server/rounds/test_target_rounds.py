@@ -1,4 +1,4 @@
-"""Rounds that a target drives itself: when it is asked to, what comes of it, and what it is never asked for."""
+"""Rounds that a target drives itself: when it is asked to, what they return, and what it is never asked for."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_one_that_cannot_draft_for_itself_goes_on_plainly() -> None:
     assert {(path, message.speculation) for path, message in other.calls} == {("/v1/generate", None)}
 
 
-def test_without_speculation_the_target_is_told_so() -> None:
+def test_without_speculation_the_target_is_asked_not_to_draft() -> None:
     target = driving("target")
     rounds, _ = served(replace(greedy(), speculation=PLAIN), target)
     assert all(message.speculation.enabled is False for _, message in target.calls)
@@ -128,7 +128,7 @@ PROBABILISTIC = replace(SPECULATION, strategy="probabilistic")
         ({**SAMPLED, "speculation": PROBABILISTIC}, False, "/v1/verify"),
     ],
 )
-def test_a_target_that_offers_both_drives_where_every_promise_is_kept(
+def test_a_target_that_offers_both_drives_if_every_promise_is_kept(
     changes: dict[str, Any], sampled: bool, driver: str
 ) -> None:
     target = driving("gateway", "target", sampled=sampled)
@@ -136,7 +136,7 @@ def test_a_target_that_offers_both_drives_where_every_promise_is_kept(
     if driver == "/v1/generate":
         assert found == {driver}
         return
-    # Where a draft is late the gateway has the target decode a stretch, plainly: never with drafts of its own.
+    # If a draft is late the gateway has the target decode plainly for a while, never with its own drafts.
     assert driver in found
     streams = [message.speculation for path, message in target.calls if path == "/v1/generate"]
     assert not any(speculation.enabled for speculation in streams if speculation is not None)

@@ -1,4 +1,4 @@
-"""Each fault of a target in mid-request: the text stays the same, failures are counted, nothing hangs or is left."""
+"""Each fault of a target in mid-request: the text is the same, failures are counted, nothing hangs or stays behind."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_all_targets_gone_before_the_first_token() -> None:
 
 
 @pytest.mark.parametrize("fault", [Cut(), error(500, "oops"), hang], ids=["cut", "500", "hangs"])
-def test_what_targets_failed_of_is_logged_and_not_told(fault: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_why_targets_failed_is_logged_and_not_sent_to_the_client(fault: Any, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [], start_timeout_seconds=0.2, verify_timeout_seconds=0.2) as fleet:
@@ -207,7 +207,7 @@ def test_all_targets_gone_in_mid_stream() -> None:
     asyncio.run(main())
 
 
-def test_an_overloaded_target_is_told_to_the_client_before_any_token() -> None:
+def test_overload_is_reported_to_the_client_before_any_token() -> None:
     async def main() -> None:
         target = FakeWorker("target")
         async with fleet_over([target], [], start_timeout_seconds=2.0) as fleet:
@@ -272,7 +272,7 @@ def test_retries_are_bounded_by_a_budget() -> None:
 
 
 def test_streams_that_are_cut_over_and_over_do_not_open_the_breaker() -> None:
-    """Each brought rounds, so the worker is well: only its connections are not."""
+    """Each stream brought rounds, so the worker is healthy; only its connections break."""
 
     def cut_after(sent: int) -> Any:
         def change(answer: Answer) -> Any:
@@ -323,14 +323,14 @@ def test_a_target_with_an_open_breaker_is_left_alone_while_there_is_another() ->
 
 @pytest.mark.parametrize("speculative", [False, True])
 def test_a_frozen_target_is_left_as_soon_as_it_is_found_down(speculative: bool) -> None:
-    """It keeps its connections and says nothing; the call itself would be waited for 60 seconds."""
+    """It keeps its connections but does not answer; the call itself would wait for 60 seconds."""
 
     async def main() -> None:
         targets = [FakeWorker("target"), FakeWorker("target")]
         draft = FakeWorker("draft")
 
         async def freeze() -> None:
-            targets[0].loaded = False  # what the next look finds
+            targets[0].loaded = False  # what the next probe finds
             await hang()
 
         targets[0].faults.append(freeze)
@@ -344,7 +344,7 @@ def test_a_frozen_target_is_left_as_soon_as_it_is_found_down(speculative: bool) 
 
 
 def test_the_only_target_is_waited_for_though_it_is_found_down() -> None:
-    """It may merely be busy: to begin anew would cost what it has done."""
+    """It may merely be busy: starting over would lose its work."""
 
     async def main() -> None:
         target = FakeWorker("target")

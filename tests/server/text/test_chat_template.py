@@ -63,7 +63,7 @@ def test_a_template_that_does_not_end() -> None:
         render(loops, timeout=0.05)
 
 
-def test_a_broken_template_is_told_at_once() -> None:
+def test_a_broken_template_is_reported_at_once() -> None:
     with pytest.raises(ValueError, match="compiled"):
         ChatTemplate("{% for %}", {})
 
@@ -93,8 +93,8 @@ PARTS = (
 )
 
 
-def test_content_reaches_templates_that_know_parts_alone() -> None:
-    """Of a string they would write nothing, without an error."""
+def test_content_reaches_templates_that_only_know_parts() -> None:
+    """They would silently write nothing for a string."""
     messages = [*HI, {"role": "assistant", "content": "Hello", "tool_calls": []}, {"role": "user", "content": "Bye"}]
     assert render(PARTS, messages=messages) == "user: Hi;assistant: Hello;user: Bye;"
     assert render(PARTS, messages=messages, continue_final_message=True) == "user: Hi;assistant: Hello;user: Bye"

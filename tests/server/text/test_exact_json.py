@@ -1,4 +1,4 @@
-"""JSON whose values survive: large integers, half surrogate pairs; and the limits, in words of our own."""
+"""JSON whose values survive: large integers, half surrogate pairs; and the limits, with our own messages."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_any_split_gives_the_same(text: str, stops: list[str], cuts: list[int], 
     for start, end in itertools.pairwise(edges):
         shown += checker.push(text[start:end])
         if expected is None or end <= expected[0]:
-            # What may be shown is shown: only a beginning of a stop string is held back.
+            # Text is held back only if it is the beginning of a stop string.
             held = text[len(shown) : end]
             assert any(stop.startswith(held) for stop in stops)
     if expected is None:

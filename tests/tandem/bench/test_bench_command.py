@@ -123,6 +123,14 @@ def test_what_is_wrong_is_said_and_nothing_written(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_that_cannot_be_written_to_is_found_before_anything_is_measured(stack: Stack, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = bench("--url", stack.url, "--prompts", "chat", "--limit", "1", "--out", str(tmp_path / "file" / "out"))
+    assert done.exit_code == 1
+    assert "cannot be written to: Not a directory" in done.stderr.replace("\n", " ")
+    assert done.stdout == ""
+
+
 def test_a_key_is_asked_for_and_never_written(locked: Stack, tmp_path: Path) -> None:
     refused = bench("--url", locked.url, "--out", str(tmp_path))
     assert refused.exit_code == 1

@@ -95,11 +95,12 @@ def test_what_has_nothing_to_ask_is_left_out(tmp_path: Path) -> None:
         ('{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}', "content is no string"),
         ('{"messages": []}', "line 1: nothing to ask"),
         ("", "no prompt in it"),
+        ('"\udcff"', "some.jsonl: it is not UTF-8 text"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, text: str, words: str) -> None:
     path = tmp_path / "some.jsonl"
-    path.write_text(text)
+    path.write_text(text, errors="surrogateescape")
     with pytest.raises(BenchError, match=words):
         read_file(path, "k")
 

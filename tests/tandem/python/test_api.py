@@ -153,6 +153,17 @@ def test_errors_name_the_field(t: Tandem) -> None:
         t.generate(MESSAGES)
     with pytest.raises(TypeError, match="n"):
         t.stream("x", n=2)
+    for wrong in (5, None, b"abc", (one for one in "ab"), {"role": "user"}):
+        with pytest.raises(TypeError, match="prompt: must be"):
+            t.generate(wrong)
+        with pytest.raises(TypeError, match="prompt: must be"):
+            t.stream(wrong)
+        with pytest.raises(TypeError, match="messages: must be"):
+            t.chat(wrong)
+    with pytest.raises(TypeError, match="a stream has one"):
+        t.stream(["a", "b"])
+    with pytest.raises(TypeError, match="speculative: must be"):
+        t.chat(MESSAGES, speculative=5)
     assert idle(t)
 
 
@@ -206,6 +217,10 @@ def test_async(target: Path, draft: Path, t: Tandem) -> None:
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
+            left_open = inner.stream(MESSAGES, max_tokens=400, ignore_eos=True)
+            await anext(left_open)
+        with pytest.raises(Misuse, match="closed"):
+            await anext(left_open)
         with pytest.raises(Misuse, match="closed"):
             await inner.chat(MESSAGES)
         await inner.close()
@@ -231,7 +246,7 @@ async def _chat(inner: AsyncTandem) -> None:
     await inner.chat(MESSAGES)
 
 
-def test_closed(target: Path) -> None:
+def test_closed(target: Path, caplog: pytest.LogCaptureFixture) -> None:
     before = {thread.name for thread in threading.enumerate()}
     t = Tandem(target, draft=None, device="cpu")
     stream = t.stream(MESSAGES, max_tokens=400, ignore_eos=True)
@@ -245,6 +260,7 @@ def test_closed(target: Path) -> None:
     with pytest.raises(Misuse, match="closed"):
         next(stream)
     assert {thread.name for thread in threading.enumerate()} == before
+    assert not caplog.records, "the stream that was open ends without complaints"
 
 
 def test_closed_while_another_thread_waits(target: Path) -> None:

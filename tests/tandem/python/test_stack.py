@@ -38,6 +38,8 @@ def test_what_cannot_be_loaded(tmp_path: Path, target: Path) -> None:
         Tandem(target, draft_options={"nonsense": 1})
     with pytest.raises(TypeError, match="nonsense"):
         Tandem(target, nonsense=1)
+    with pytest.raises(TypeError, match="target_options: must be a mapping"):
+        Tandem(target, target_options=["slots"])
     assert {thread.name for thread in threading.enumerate()} == before
 
 
@@ -51,7 +53,7 @@ def test_drafts_by_lookup_and_none(t: Tandem, target: Path) -> None:
             assert bool(drafted) == (draft is not None)
 
 
-def test_loaded_objects(t: Tandem, target: Path, draft: Path) -> None:
+def test_loaded_objects(t: Tandem, target: Path, draft: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -69,6 +71,15 @@ def test_loaded_objects(t: Tandem, target: Path, draft: Path) -> None:
     assert torch.equal(model(ids).logits, before), "the caller's model stays as it was"
     with pytest.raises(TypeError, match="tokenizer"):
         Tandem(model)
+    fewer = make_tiny_model(tmp_path / "fewer", vocabulary=300)
+    short = AutoModelForCausalLM.from_pretrained(fewer, dtype=torch.float32)
+    with pytest.raises(ValueError, match=r"target: its tokenizer has \d+ tokens and the model 300"):
+        Tandem(short, tokenizer=tokenizer, draft=None)
+    with pytest.raises(ValueError, match="draft: its tokenizer"):
+        Tandem(model, tokenizer=tokenizer, draft=short)
+    options: dict[str, Any] = {"seed": 1, "max_tokens": 16}
+    with Tandem(model, tokenizer=tokenizer, draft=(short, AutoTokenizer.from_pretrained(fewer)), **exact) as other:
+        assert other.chat(MESSAGES, **options).text == expected
 
 
 def test_a_loaded_objects_tensors_are_shared_and_no_weights_are_written(target: Path) -> None:

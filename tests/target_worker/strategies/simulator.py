@@ -58,7 +58,7 @@ class Models:
 def models(top_p: float = 0.93, draft_top_k: int = 3) -> Models:
     generator = torch.Generator().manual_seed(1384)
     target_logits = torch.randn(NODES, VOCABULARY, generator=generator) * 1.2
-    # The draft likes at one token what the target likes at another: far off, but seldom out of the support.
+    # The draft's favourites are not the target's: far off, but seldom outside the support.
     draft_logits = target_logits.roll(1, dims=-1) * 0.7 + target_logits * 0.25
     parameters: dict[str, Any] = {"temperature": 0.9, "top_p": top_p}
     target = process(target_logits, [sampling_row(**parameters)] * NODES)
@@ -142,7 +142,7 @@ HISTORIES = [(0,) * (PROMPT + depth) for depth in range(DEPTH + 1)]
 
 
 def _rows(seed: int) -> list[SamplingRow]:
-    """The rows of one generation. Their parameters were spent on the tables: what is left to them is the noise."""
+    """The rows of one generation. Their parameters went into the tables: only the noise is left."""
     return [SamplingRow(PLAIN, seed, len(history), history, PROMPT) for history in HISTORIES]
 
 

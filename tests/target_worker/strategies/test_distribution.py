@@ -1,4 +1,4 @@
-"""The joint distribution of three tokens under the lossless strategies is the target's, and the test can tell."""
+"""The joint distribution of three tokens under the lossless strategies is the target's; others are detected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_three_tokens_have_the_targets_joint_distribution(strategy: Strategy, to
     assert g_test(found.counts(), both.exact_joint()) > FAR
 
 
-def test_the_g_test_tells_a_nearby_distribution() -> None:
+def test_the_g_test_detects_a_nearby_distribution() -> None:
     both = models()
     expected = both.exact_joint()
     assert (

@@ -1,4 +1,4 @@
-"""What a target says of its strategies, and what a gateway makes of a target that does not say it yet."""
+"""What a target reports about its strategies, and what a gateway assumes about a target that does not report it yet."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from target_worker.engine import capabilities
 from target_worker.strategies import STRATEGIES
 
 FIRST: list[Strategy] = ["deterministic", "probabilistic", "threshold", "greedy"]
-"""Those that there were before a target described its strategies."""
+"""The strategies that existed before targets described them."""
 
 
 def old(**changes: Any) -> dict[str, Any]:
@@ -36,10 +36,10 @@ def test_a_target_from_before_is_understood_as_it_was() -> None:
     assert Capabilities.model_validate(old(strategies=["greedy"])).facts("deterministic") is None
 
 
-def test_a_strategy_of_which_nothing_is_said_is_refused_by_name() -> None:
-    with pytest.raises(ValidationError, match="strategy_facts: says nothing of deterministic"):
+def test_a_strategy_without_facts_is_refused_by_name() -> None:
+    with pytest.raises(ValidationError, match="strategy_facts: deterministic is missing"):
         Capabilities.model_validate(old(strategy_facts=[STRATEGIES["threshold"].facts("threshold").model_dump()]))
 
 
-def test_one_candidate_where_the_strategy_takes_no_more() -> None:
+def test_one_candidate_if_the_strategy_takes_no_more() -> None:
     assert [name for name, strategy in STRATEGIES.items() if strategy.max_candidates == 1] == ["probabilistic"]

@@ -1,4 +1,4 @@
-"""The bundled model on vLLM says what it says on the torch engine, but for near-ties."""
+"""The bundled model gives the same tokens on vLLM as on the torch engine, except for near-ties."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_same_tokens_as_torch(tmp_path: Path, capsys: pytest.CaptureFixture[
                 for one, other in zip(ours, theirs, strict=False):
                     total += 1
                     if one["token_ids"] != other["token_ids"]:
-                        # What is drawn with a seed has no order that a near-tie could turn round so easily.
+                        # Seeded draws are not flipped so easily by a near-tie.
                         assert sampling is not SEEDED
                         (_, best), (_, second) = other["logprobs"][0]["top"]
                         assert best - second < NEAR_TIE

@@ -1,4 +1,4 @@
-"""Several choices of one prompt, and salted caches: each choice is a text of its own, the one that any engine gives."""
+"""Several choices of one prompt, and salted caches: each choice has its own text, the same on any engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_choice_is_a_text_of_its_own_and_the_same_on_both_engines(workers: 
 
 
 def test_a_choice_is_drafted_for_with_its_own_noise(workers: Workers) -> None:
-    """Both drafters run one model: what they draw for a choice is the same, and other than for another choice."""
+    """Both drafters run one model: they draw the same tokens for a choice, and others for another choice."""
 
     def drafted(name: str, choice_index: int) -> list[int]:
         fields = {"session_id": None, "choice_index": choice_index, "draft_tokens": 4}

@@ -1,4 +1,4 @@
-"""The draws that are tried at start: a right engine's pass whatever its model, and wrong ones are found out."""
+"""The draws checked at start: a correct engine passes whatever its model, and wrong ones are detected."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class NoProcessor(OneRow):
 
 
 class CopiedOutput(OneRow):
-    """The processor gets a list of output tokens that stays as it was."""
+    """The processor gets a list of output tokens that never grows."""
 
     def added(self, params: Any, ids: list[int], output: list[int]) -> tuple[int, Any, list[int], list[int]]:
         return (0, params, ids, output.copy())
@@ -62,7 +62,7 @@ class LongerPrompt(OneRow):
 
 
 def changing(change: Callable[[dict[str, Any]], dict[str, Any]]) -> type[OneRow]:
-    """What was asked reaches the processor otherwise."""
+    """The request reaches the processor altered."""
 
     class Changed(OneRow):
         def added(self, params: Any, ids: list[int], output: list[int]) -> tuple[int, Any, list[int], list[int]]:

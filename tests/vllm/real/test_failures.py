@@ -1,4 +1,4 @@
-"""What vLLM refuses or cannot take is said as such, and is never an engine's failure."""
+"""What vLLM refuses or cannot take is reported as such, never as an engine failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain `vllm serve` with Tandem's proposer: the text of one without, whatever becomes of the draft worker."""
+"""A plain `vllm serve` with Tandem's proposer: the same text as without it, whatever happens to the draft worker."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ GREEDY += [
     {"prompt": _PROMPTS[3], "max_tokens": 40, "ignore_eos": True, "logprobs": 3},
     {"prompt": _PROMPTS[5], "max_tokens": 40, "structured_outputs": {"json": _SCHEMA}},
 ]
-# Fewer than the greedy ones' tokens, so that these get drafts again after it.
+# Fewer tokens than the greedy requests', so that these get drafts again afterwards.
 SAMPLED = {"prompt": _PROMPTS[2], "max_tokens": 15, "ignore_eos": True, "temperature": 0.8, "top_p": 0.9, "seed": 11}
 
 

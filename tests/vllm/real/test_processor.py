@@ -1,4 +1,4 @@
-"""The processor that draws: as vLLM's batch changes around it, and rows that no token can be drawn from (no engine)."""
+"""The processor that draws: as vLLM's batch changes around it, and for rows without a token to draw (no engine)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Request:
     """One request: what vLLM keeps of it, and the token that engines/sampling draws for it next."""
 
     def __init__(self, seed: int, prompt: list[int], output: list[int] | None = None) -> None:
-        few = {str(token_id): 100.0 for token_id in range(11, 15)}  # so that tokens recur, and penalties count
+        few = {str(token_id): 100.0 for token_id in range(11, 15)}  # so that tokens recur, and penalties matter
         self.sampling = Sampling(
             seed=seed, temperature=0.9, presence_penalty=1.5, frequency_penalty=2.0, logit_bias=few
         )
@@ -61,7 +61,7 @@ class Request:
 
 
 class Batch:
-    """Rows of requests, None for one that carries nothing of ours; `change` is vLLM's word of what moved."""
+    """Rows of requests, None for one that carries nothing of ours; `change` is vLLM's report of what moved."""
 
     def __init__(self) -> None:
         self.processor = processor()
@@ -106,7 +106,7 @@ def test_each_request_keeps_its_own_draws_as_the_batch_changes() -> None:
     assert sorted(batch.processor.rows) == [0]
 
 
-def test_a_row_taken_over_by_a_request_of_nobodys_is_left_alone() -> None:
+def test_a_row_taken_over_by_a_foreign_request_is_left_alone() -> None:
     batch = Batch()
     a = Request(1, [3, 4])
     batch.change(added=[(0, a)])

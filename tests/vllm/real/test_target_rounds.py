@@ -82,7 +82,7 @@ def test_the_text_is_the_same_and_each_request_has_its_own_draft_length(rig: Rig
 
 
 def test_deterministic_draws_stay_the_shared_noise_beside_drafted_requests(rig: Rig) -> None:
-    """Who is drawn for by our processor, who is drafted for, and who neither, share the engine's steps."""
+    """Requests drawn by our processor, requests with drafts, and others share the engine's steps."""
     questions: list[dict[str, Any]] = []
     for number in range(2):
         prompt = SHORT[number]

@@ -16,7 +16,7 @@ from testing.wire import async_test, request
 
 CONTEXT = [5, 6, 7, 8]
 LIE = 99
-"""What memory that was never written says at each place: a draft token that the model would not take."""
+"""Uninitialised memory at each place: a draft token that the model would not take."""
 
 
 def own(length: int) -> int:
@@ -29,7 +29,7 @@ def entries(*told: tuple[int, float]) -> Logprobs:
 
 
 class OneModel:
-    """A VllmEngine to `VllmVerification`. Answers to prompt_logprobs lie up to `never_computed`, and say `cached`."""
+    """A VllmEngine for `VllmVerification`. Its prompt_logprobs are wrong up to `never_computed`. Reports `cached`."""
 
     rows = 0
 
@@ -72,7 +72,7 @@ RIGHT = [own(4), own(5), own(6)]
 
 
 @async_test
-async def test_one_request_tells_all_places_that_it_computed() -> None:
+async def test_one_request_answers_all_places_that_it_computed() -> None:
     engine = OneModel(never_computed=3, cached=3, num_preemptions=0)
     answer = await verify(engine, RIGHT)
     assert answer.token_ids == [*RIGHT, own(7)]
@@ -93,8 +93,8 @@ async def test_places_that_were_cached_are_asked_for() -> None:
     ("cached", "metrics"),
     [
         pytest.param(3, {"num_preemptions": 1}, id="preempted: the cached tokens are those of before"),
-        pytest.param(None, {"num_preemptions": 0}, id="no word of what was cached"),
-        pytest.param(3, {}, id="no word of preemptions"),
+        pytest.param(None, {"num_preemptions": 0}, id="cached tokens not reported"),
+        pytest.param(3, {}, id="preemptions not reported"),
     ],
 )
 def test_nothing_but_the_last_place_is_trusted(
@@ -113,7 +113,7 @@ def test_nothing_but_the_last_place_is_trusted(
 
 
 @async_test
-async def test_vllm_0_24_tells_of_no_preemption_but_counts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_vllm_0_24_reports_no_preemption_but_counts_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engines.vllm.requests.counts_cached_anew", lambda: True)
     engine = OneModel(never_computed=5, cached=5)
     assert (await verify(engine, RIGHT)).token_ids == [*RIGHT, own(7)]
@@ -122,7 +122,7 @@ async def test_vllm_0_24_tells_of_no_preemption_but_counts_anew(monkeypatch: pyt
 
 @async_test
 async def test_ties_are_asked_for() -> None:
-    """The order of two entries of one log-probability says nothing of which id is the lowest."""
+    """The order of two entries of one log-probability does not show which id is the lowest."""
     engine = OneModel(never_computed=3, cached=3, num_preemptions=0)
     engine.ties = {5}
     assert (await verify(engine, RIGHT)).token_ids == [*RIGHT, own(7)]
@@ -148,7 +148,7 @@ async def test_entries_without_a_number_are_asked_for() -> None:
         {"min_tokens": 20},
     ],
 )
-def test_where_more_than_the_logits_decides_all_places_are_asked_for(sampling: dict[str, Any]) -> None:
+def test_if_more_than_the_logits_decides_all_places_are_asked_for(sampling: dict[str, Any]) -> None:
     @async_test
     async def asks_for_each() -> None:
         engine = OneModel(never_computed=3, cached=3, num_preemptions=0)

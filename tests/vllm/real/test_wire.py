@@ -1,4 +1,4 @@
-"""What vLLM's workers answer is what the torch engine's do, request by request."""
+"""vLLM's workers answer like the torch engine's, request by request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any
 import httpx
 import pytest
 
+from draft_worker.vocabularies.sample import SAMPLE
+from draft_worker.vocabularies.speech import Speech
 from testing.processes import Process
+from testing.vocabularies import qwen_like, tokenizer_info
 from testing.wire import request
 from tests.real.rig import eventually
 from tests.vllm.real.conftest import CONTEXT, Workers
@@ -224,7 +227,7 @@ def test_a_reader_that_leaves_frees_its_request(workers: Workers) -> None:
     assert 0 < emitted() - before < asked["max_tokens"]
 
 
-def test_what_the_workers_say_of_themselves(workers: Workers) -> None:
+def test_what_the_workers_report_about_themselves(workers: Workers) -> None:
     def info(process: Process) -> Any:
         return httpx.get(f"{process.url}/v1/model", timeout=60, trust_env=False).json()
 
@@ -235,3 +238,23 @@ def test_what_the_workers_say_of_themselves(workers: Workers) -> None:
     assert ours["fingerprint"] != theirs["fingerprint"]
     assert [point["rows"] for point in ours["step_seconds"]] == [1, 2, 4, 8, 16]
     assert info(workers.drafters["vllm"])["capabilities"]["q"]
+
+
+def test_drafts_for_another_vocabulary_come_by_shared_text(workers: Workers) -> None:
+    """vLLM draws with noise of its own ids alone, so never by shared ids."""
+    info = tokenizer_info(qwen_like([SAMPLE]), None, "<|im_end|>")
+    for name in ("vllm", "torch"):
+        told = workers.post(workers.drafters[name], "/v1/vocabulary", {"tokenizer": info.model_dump()})
+        assert (told["way"], told["q"]) == ("shared_text", False)
+    ids = Speech(info).encode("The committee met again on Friday and")
+    fields: dict[str, Any] = {"ids": ids, "num_prompt_tokens": 3, "vocabulary": info.vocabulary.fingerprint}
+    found = 0
+    for count in range(3, len(ids) + 1):
+        asked = message(**{**fields, "ids": ids[:count], "draft_tokens": 6})
+        ours, theirs = both(workers, "/v1/draft", asked)
+        assert ours == theirs
+        found += len(ours["candidates"][0]["token_ids"])
+    assert found > 10
+    url = workers.drafters["vllm"].url
+    answer = httpx.post(f"{url}/v1/draft", json=message(**fields, draft_tokens=4, want_q=True), timeout=60)
+    assert (answer.status_code, answer.json()["error"]["field"]) == (400, "want_q")

@@ -13,7 +13,7 @@ from testing.stacks import speculative
 from tests.real.rig import at, eventually, num_drafted
 from tests.vllm.real.conftest import Workers
 
-# Long enough not to be over before what a chunk sets off has happened.
+# Long enough not to end before a fault that a chunk triggers takes effect.
 OPTIONS: dict[str, Any] = {"max_tokens": 240, "temperature": 0.8, "seed": 5, "ignore_eos": True}
 
 

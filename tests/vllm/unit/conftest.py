@@ -1,4 +1,4 @@
-"""What the proposer's tests take for given: a vLLM that Tandem was tested with, which is not installed here."""
+"""What the proposer's tests assume: a vLLM that Tandem was tested with, though none is installed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before vLLM is started: its absence, its version, arguments that it has not. No vLLM is needed."""
+"""What is refused before vLLM is started: its absence, its version, arguments that it lacks. No vLLM is needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, **found: str) -> None:
     monkeypatch.setattr(versions, "version", version)
 
 
-def test_without_vllm_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_vllm_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
     with pytest.raises(ModelError, match=r"not installed: pip install 'tandem\[worker,vllm,grammar\]'"):
         versions.check_installed()

@@ -1,4 +1,4 @@
-"""The proposer bound to a model runner: each request's own options, and word of what was proposed."""
+"""The proposer bound to a model runner: each request's own options, and reports of what was proposed."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_draft_worker_keeps_what_it_reads_under_each_requests_own_salt(
     assert [item.session_id for item in worker.batches[1].items] == sessions[::-1]
 
 
-def test_what_is_proposed_is_told_to_who_follows_it(worker: BatchDrafter, reports: Reports) -> None:
+def test_proposals_are_reported_to_those_that_follow_them(worker: BatchDrafter, reports: Reports) -> None:
     made = ready(worker.url)
     with reports.follow() as (key, proposals), reports.follow() as (other, others):
         made.bind(Bound(runner(drafts(2, key), drafts(2, "nobody's")), reports.path))
@@ -108,7 +108,7 @@ def test_nothing_is_proposed_while_a_broken_sampler_has_a_sampled_request(
     assert engine.rows[0].drafts
 
 
-def test_a_missing_listener_costs_word_of_the_drafts_alone(worker: BatchDrafter) -> None:
+def test_a_missing_receiver_costs_only_the_reports(worker: BatchDrafter) -> None:
     gone = Reports()
     gone.close()
     made = ready(worker.url)

@@ -1,4 +1,4 @@
-"""What a draft on vLLM reads back is what was drawn (the rows alone: no vLLM is needed)."""
+"""A draft on vLLM reads back what was drawn (rows only: no vLLM is needed)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def drawn(seed: int, top2: bool = False, truncate: int | None = None, **sampling
 
 
 def told(row: Tensor, entries: int) -> tuple[int, dict[int, Any]]:
-    """What vLLM would take from a row, and hand back of it."""
+    """What vLLM would draw from a row, and return of it."""
     token = int(row.argmax())
     best = row.topk(entries)
     ids = [token, *best.indices.tolist()]

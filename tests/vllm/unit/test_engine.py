@@ -222,7 +222,7 @@ def test_shutting_down_gives_running_calls_their_time(engine: Engine) -> None:
     check()
 
 
-def test_a_dead_engine_takes_no_calls_and_is_told_of(engine: Engine) -> None:
+def test_a_dead_engine_takes_no_calls_and_is_reported(engine: Engine) -> None:
     @async_test
     async def check() -> None:
         engine.llm.errored = True

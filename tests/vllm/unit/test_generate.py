@@ -57,7 +57,7 @@ async def test_the_salt_of_a_drafted_request_reaches_vllm_and_the_proposer(
     reports.close()
 
 
-def test_tokens_of_several_steps_are_told_apart() -> None:
+def test_tokens_of_several_steps_are_separated() -> None:
     proposals = {5: [1, 2], 8: [7], 9: [4, 4], 11: [9]}
     assert list(steps(5, [1, 2, 3, 6, 4, 5], proposals)) == [(3, [1, 2]), (1, [7]), (2, [4, 4])]
     assert proposals == {11: [9]}, "what is still under way stays"
@@ -67,7 +67,7 @@ def test_a_prompts_first_token_was_not_drafted() -> None:
     assert list(steps(4, [3], {5: [1, 2]})) == [(1, [])]
 
 
-def test_where_word_of_a_draft_is_missing_what_came_of_it_shows() -> None:
+def test_if_a_report_is_missing_the_accepted_draft_is_inferred() -> None:
     assert list(steps(4, [3, 2, 1], {})) == [(3, [3, 2])]
     assert list(steps(4, [3], {})) == [(1, [])]
 

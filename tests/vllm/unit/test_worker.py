@@ -31,7 +31,7 @@ def fake(stack: ExitStack, **info: Any) -> BatchDrafter:
     return made
 
 
-def test_a_tokenizer_that_can_not_be_read_is_told_once_and_the_next_worker_is_used(
+def test_a_tokenizer_that_can_not_be_read_is_logged_once_and_the_next_worker_is_used(
     stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where the worker has a model; one without (`lookup`) needs no comparison."""
@@ -55,7 +55,7 @@ def test_a_tokenizer_that_can_not_be_read_is_told_once_and_the_next_worker_is_us
 
 
 @pytest.mark.parametrize("stops", [None, [[1]]])
-def test_a_worker_that_can_never_serve_is_told_once_and_tried_again(
+def test_a_worker_that_can_never_serve_is_logged_once_and_tried_again(
     stack: ExitStack, caplog: pytest.LogCaptureFixture, stops: object
 ) -> None:
     useless = fake(stack, stop_token_ids=stops)

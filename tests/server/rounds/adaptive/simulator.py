@@ -35,7 +35,7 @@ class World:
     claimed_row: float | None = None
     others: int = 0
     hit: float | None = None
-    """How often a draft is for what came, if drafts are prepared; None: the worker can't."""
+    """How often a prepared draft fits what was emitted; None: the worker can't prepare drafts."""
     shared: float = 1.0
     """How many times as long a verification takes beside lookahead."""
     rng: Random = field(default_factory=lambda: Random(1))
@@ -51,7 +51,7 @@ class World:
         return self.fixed + per_token * plan.draft_tokens
 
     def accepted(self, plan: RoundPlan, done: int) -> tuple[int, int]:
-        """Of a draft that came, and how many of them candidates beyond the first have won."""
+        """Accepted tokens of a draft, and how many of them further candidates won."""
         alone = self._chain(0, plan.draft_tokens, done)
         others = plan.num_candidates - 1
         if others and alone < plan.draft_tokens and self.rng.random() > (1.0 - self.rescue) ** others:
@@ -81,11 +81,11 @@ class World:
 def decode(
     world: World, planner: AdaptivePlanner | FixedPlanner, times: Times, tokens: int, start: int = 0
 ) -> list[float]:
-    """The virtual time at which each token was there."""
+    """The virtual time at which each token was emitted."""
     now, done, calls = 0.0, 0, start
     arrivals: list[float] = []
     gap = 0.0
-    """Seconds that there were to prepare; 0: nothing was prepared."""
+    """Seconds that were left to prepare; 0: nothing was prepared."""
     while done < tokens:
         plan = planner.plan(times)
         if plan.draft_tokens == 0:
@@ -104,7 +104,7 @@ def decode(
             draft = world.fixed + max(0.0, draft - world.fixed - gap)
         drafted = 0 if failed else plan.draft_tokens
         accepted, gain = (0, 0) if failed else world.accepted(plan, done)
-        # Further candidates leave the first one half-way.
+        # Further candidates branch off half-way.
         rows = 1 + drafted + (plan.num_candidates - 1) * ((drafted + 1) // 2)
         engine = world.noisy(world.verify(rows)) * (world.shared if plan.lookahead else 1.0)
         wall = engine + world.round_trip

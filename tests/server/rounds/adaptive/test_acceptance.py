@@ -1,4 +1,4 @@
-"""Acceptance by position: what rounds teach, and what they do not."""
+"""Acceptance by position: what is learned from rounds, and what is not."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from server.rounds.adaptive.acceptance import Acceptance
 
 
 def test_a_round_for_which_nothing_was_asked_teaches_nothing() -> None:
-    """A drafter that chooses its own γ may choose none."""
+    """A drafter that chooses its own γ may choose 0."""
     seen = Acceptance(fading=0.9, strength=4.0)
     before = (seen.rates(4), seen.fill(), seen.expected_tokens(4))
     seen.observe(asked=0, drafted=0, accepted=0)

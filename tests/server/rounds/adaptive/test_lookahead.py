@@ -1,4 +1,4 @@
-"""Whether drafts are prepared ahead, on a virtual clock: found out where it pays, cheap where it does not."""
+"""Whether drafts are prepared ahead, on a virtual clock: used if it pays, cheap if it does not."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ def test_it_is_never_slower_than_without(round_trip: float, per_token: float, ac
 
 
 @pytest.mark.parametrize("round_trip", [0.0, 0.02])
-def test_what_it_hides_is_won(round_trip: float) -> None:
+def test_the_drafting_time_that_it_hides_is_gained(round_trip: float) -> None:
     asked = settings(round_trip, 1 / 5, 0.85)
     always = pace(asked, "on")
     assert always > 1.15 * pace(asked, "off")
     assert pace(asked, "auto") > 0.9 * always
 
 
-def test_gamma_grows_where_drafting_is_free() -> None:
+def test_gamma_grows_if_drafting_is_free() -> None:
     def longest(mode: OnOffAuto) -> int:
         world = World(**settings(0.0, 1 / 5, 0.9), rng=Random(1))
         planner, times = with_lookahead(mode), world.times()
@@ -60,7 +60,7 @@ def test_gamma_grows_where_drafting_is_free() -> None:
 
 
 @pytest.mark.parametrize("fault", [{"hit": 0.0, "shared": 1.15}, {"hit": 0.3, "shared": 1.5}])
-def test_where_it_costs_the_target_more_than_it_hides_it_is_turned_off(fault: dict[str, Any]) -> None:
+def test_it_is_turned_off_if_it_costs_the_target_more_than_it_hides(fault: dict[str, Any]) -> None:
     asked = settings(0.0, 1 / 20, 0.8, **fault)
     assert pace(asked, "on") < 0.95 * pace(asked, "off")
     assert pace(asked, "auto") > 0.97 * pace(asked, "off")
@@ -88,7 +88,7 @@ def test_a_choice_is_made_again_when_times_change() -> None:
     assert rounds(400) < 0.1
 
 
-def test_what_was_set_is_done() -> None:
+def test_a_mode_that_is_set_is_kept() -> None:
     for mode, expected in (("on", True), ("off", False)):
         choice = LookaheadChoice(mode)  # type: ignore[arg-type]
         for _ in range(60):

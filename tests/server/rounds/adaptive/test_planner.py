@@ -1,4 +1,4 @@
-"""The planner on a virtual clock, and the estimates it stands on."""
+"""The planner on a virtual clock, and the estimates it relies on."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def run(settings: dict[str, Any], seed: int, tokens: int, planner: Any = None) -
 
 
 def settled(settings: dict[str, Any], make: Any) -> float:
-    """The speed, against plain decoding, that planners come to."""
+    """The speed that planners reach, relative to plain decoding."""
     return mean(speed_up(*run(settings, seed, 1024, make()), 256, 1024) for seed in range(4))
 
 
@@ -82,7 +82,7 @@ def test_candidates_that_win_more_than_they_cost_are_kept() -> None:
     assert kept >= 0.92 * settled(settings, lambda: FixedPlanner(4, 3))
 
 
-def test_how_many_candidates_are_worth_it_the_next_request_knows() -> None:
+def test_the_next_request_knows_how_many_candidates_are_worth_it() -> None:
     world = World(**DEAR["8 ms a token"])
 
     def seconds(num_candidates: int) -> float:
@@ -111,7 +111,7 @@ def test_the_rows_of_further_candidates_make_drafts_shorter() -> None:
     assert planned(16) < planned(6)
 
 
-def test_what_one_asked_for_says_nothing_of_more() -> None:
+def test_each_limit_of_candidates_has_its_own_count() -> None:
     pair = PairState()
     for most in (1, 2, 3, 8):
         adaptive(pair, num_candidates=most)
@@ -126,7 +126,7 @@ def test_a_draft_that_becomes_good_is_found_again() -> None:
         assert speed_up(world, arrivals, 700, 1024) >= 1.5
 
 
-def test_what_one_request_learnt_the_next_one_starts_with() -> None:
+def test_a_request_starts_with_what_the_last_one_learned() -> None:
     pair, world = PairState(), World(acceptance=lambda token: 0.0)
     times = world.times()
     decode(world, adaptive(pair), times, 64)
@@ -239,7 +239,7 @@ def test_one_candidate_is_drafted_now_and_then_for_comparison() -> None:
     assert asked == [1, 1, *[3] * 30, 1, 1, *[3] * 30, 1, 1]
 
 
-def test_candidates_fall_where_acceptance_is_low() -> None:
+def test_candidates_fall_if_acceptance_is_low() -> None:
     count = CandidateCount(3)
     for _ in range(4):
         count.observe(3, 5, 0, 1, 0.1)
@@ -248,7 +248,7 @@ def test_candidates_fall_where_acceptance_is_low() -> None:
     assert count.count == 2
 
 
-def test_candidates_fall_where_they_win_less_than_they_cost_and_stay_where_they_win_more() -> None:
+def test_candidates_fall_if_they_win_less_than_they_cost_and_stay_if_they_win_more() -> None:
     for gain, expected in ((0, 1), (1, 3)):
         count = CandidateCount(3)
         for _ in range(20):
