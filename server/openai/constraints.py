@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
@@ -24,13 +24,15 @@ from server.text import exact_json
 class Constraint:
     """A grammar, and the request's field that it comes from.
 
-    `schema` is the field that holds its schema, if it is made of one schema alone. `otherwise` replaces a grammar that
+    `schema` is the field that holds its schema, if it is made of one schema alone. `parts`: the schemas that it is made
+    of otherwise, each with its field, to find which of them can't be enforced. `otherwise` replaces a grammar that
     the target can't enforce, if the request did not ask for all of it; `dispensable`: the answer may also go without.
     """
 
     grammar: Grammar
     param: str
     schema: str = ""
+    parts: tuple[tuple[str, Grammar], ...] = ()
     otherwise: Grammar | None = None
     dispensable: bool = False
 
@@ -73,6 +75,8 @@ def for_chat(
             return None
     if demanded is None:
         return None
+    if calls is not None:
+        demanded = replace(demanded, parts=(*demanded.parts, *_parameters(use, start)))
     thought = reading.thought
     if thought is not None and thought.channels and calls is None:
         demanded = replace(demanded, grammar=in_final(demanded.grammar, special_ids))
@@ -84,6 +88,12 @@ def for_chat(
         otherwise = after(demanded.otherwise) if demanded.otherwise is not None else None
         demanded = replace(demanded, grammar=after(demanded.grammar), otherwise=otherwise)
     return _enforced(demanded, target)
+
+
+def _parameters(use: ToolUse, start: int) -> Iterator[tuple[str, Grammar]]:
+    for function in use.functions:
+        value = _dump(function.parameters, function.param)
+        yield function.param, Grammar(type="json_schema", value=value, start=start)
 
 
 def _free_but_for_calls(
@@ -112,6 +122,11 @@ async def check(gateway: Gateway, constraint: Constraint | None) -> Constraint |
         return constraint
     if constraint.otherwise is not None and constraint.otherwise != constraint.grammar:
         return await check(gateway, replace(constraint, grammar=constraint.otherwise, otherwise=None))
+    for param, schema in constraint.parts:
+        own = await gateway.backend.grammar_fault(schema)
+        if own is not None:
+            where = f"{param}.{own.place}" if own.place else param
+            raise InvalidRequest(f"'{where}': {own.reason}", param=where, code="invalid_grammar")
     param = f"{constraint.schema}.{fault.place}" if constraint.schema and fault.place else constraint.param
     raise InvalidRequest(f"'{param}': {fault.reason}", param=param, code="invalid_grammar")
 

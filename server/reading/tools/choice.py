@@ -27,12 +27,14 @@ class ToolError(ValueError):
 class Function:
     """One tool. `parameters` is a JSON schema; a function without one takes no arguments.
 
-    `strict`: its arguments are held to the schema even where the model is free to call or not.
+    `strict`: its arguments are held to the schema even where the model is free to call or not. `param`: the request's
+    field with its parameters.
     """
 
     name: str
     parameters: Mapping[str, Any]
     strict: bool = False
+    param: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,7 @@ def _function(tool: Mapping[str, Any], path: str) -> Function:
     if not isinstance(parameters, Mapping):
         raise ToolError("parameters must be a JSON schema", f"{path}.function.parameters")
     schema = _of_object(parameters, f"{path}.function.parameters.type")
-    return Function(name, schema, function.get("strict") is True)
+    return Function(name, schema, function.get("strict") is True, f"{path}.function.parameters")
 
 
 def _of_object(parameters: Mapping[str, Any], path: str) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ from api_doubles import MODEL, Running, ScriptedBackend, Start, prompt_of, serve
 from openai import APIError
 from openai.types.chat import ChatCompletion
 
-from server.backend import ServedModel
+from server.backend import GrammarFault, ServedModel
 
 TOOL_TEMPLATE = (
     "{% if tools %}{% for tool in tools %}{{ tool | tojson }}{% endfor %}<tool_call>{% endif %}"
@@ -224,9 +224,26 @@ def test_a_grammar_that_the_target_refuses(start: Start) -> None:
     running = start(ScriptedBackend(served=model(TOOL_TEMPLATE), fault="$ uses not"))
     with pytest.raises(APIError) as refused:
         ask(running, tool_choice="required")
-    assert (refused.value.param, refused.value.code) == ("tools", "invalid_grammar")
+    assert (refused.value.param, refused.value.code) == ("tools[0].function.parameters", "invalid_grammar")
     assert "$ uses not" in refused.value.message
     assert not running.backend.requests
+
+
+@pytest.mark.parametrize("choice", ["required", "auto"])
+def test_the_one_tool_whose_schema_cannot_be_enforced_is_named(start: Start, choice: str) -> None:
+    running = start(ScriptedBackend(served=model(TOOL_TEMPLATE)))
+
+    async def fault(grammar: Any) -> GrammarFault | None:
+        if "uniqueItems" not in grammar.value:
+            return None
+        return GrammarFault("uniqueItems is not enforced", "properties.x" if grammar.type == "json_schema" else "")
+
+    running.backend.grammar_fault = fault  # type: ignore[method-assign]
+    odd = {"type": "object", "properties": {"x": {"type": "array", "uniqueItems": True}}}
+    other = {"type": "function", "function": {"name": "odd", "parameters": odd, "strict": True}}
+    refused = running.chat(tools=[ADD, other], tool_choice=choice)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "tools[1].function.parameters.properties.x"
 
 
 def test_settings_choose_the_format(start: Start) -> None:
