@@ -27,7 +27,7 @@ from serving.connection import HttpConnection
 from serving.runner import KEEP_ALIVE_SECONDS
 from target_worker.app import create_app as create_target_app
 
-_START_SECONDS = 60.0
+_START_SECONDS = 300.0
 
 
 @dataclass
