@@ -240,7 +240,7 @@ async def test_a_waiting_job_can_be_cancelled() -> None:
 
 @async_test
 async def test_past_its_deadline_a_job_is_dropped_unserved() -> None:
-    runner = FakeRunner(num_slots=1)
+    runner = FakeRunner(num_slots=1, slot_length=1_000_000)  # more than it can fill before a deadline
     gate = Gate(runner)
     async with running(runner) as loop:
         first = asyncio.create_task(loop.run(job([1]), FOREVER))
@@ -363,7 +363,7 @@ async def test_shutting_down_drains_and_then_refuses() -> None:
 
 @async_test
 async def test_shutting_down_ends_what_takes_too_long() -> None:
-    runner = FakeRunner(num_slots=1)
+    runner = FakeRunner(num_slots=1, slot_length=1_000_000)
     async with running(runner) as loop:
         endless = asyncio.create_task(loop.run(job([1], steps=10_000_000), FOREVER))
         waiting = asyncio.create_task(loop.run(job([2]), FOREVER))
