@@ -100,7 +100,7 @@ def run(job: Job, progress: Callable[[str], None]) -> Path:
     )
     write_card(job.out, _facts(job, files, layers, corpus, covered), history)
     if not draw_curves(job.out / "curves.png", history):
-        progress("no curves.png: matplotlib is not installed (pip install 'tandem[train]')")
+        progress("no curves.png: matplotlib is not installed (pip install -e '.[train]')")
     progress(f"draft written to {job.out}; tokens a round at the end: {history[-1]['tokens a round']}")
     return job.out
 

@@ -44,7 +44,7 @@ class Grammars:
         try:
             from engines.grammar.compiler import GrammarCompiler
         except ImportError as error:
-            logger.warning("no structured output: %s (pip install 'tandem[grammar]')", error)
+            logger.warning("no structured output: %s (pip install -e '.[grammar]')", error)
             return cls()
         from engines.token_bytes import UnsupportedTokenizer
 

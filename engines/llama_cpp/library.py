@@ -11,7 +11,7 @@ from engines.errors import ModelError
 
 logger = logging.getLogger(__name__)
 
-INSTALL = "pip install 'tandem[llama-cpp]' (it is built from source: docs/llama_cpp.md), or make run ENGINE=llama_cpp"
+INSTALL = "pip install -e '.[llama-cpp]' (it is built from source: docs/llama_cpp.md), or make run ENGINE=llama_cpp"
 _ERROR = 4
 _CONTINUED = 5
 _MOST_THREADS = 512

