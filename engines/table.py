@@ -53,13 +53,7 @@ def engine_of(config: WorkerConfig) -> EngineName:
         return config.engine
     if not _is_gguf(Path(config.model).expanduser()) or (config.device, config.dtype) != ("auto", "auto"):
         return "torch"
-    if find_spec("llama_cpp") is not None:
-        return "llama_cpp"
-    logger.warning(
-        "%s is turned into float32 for torch; llama.cpp would run it as it is, several times as fast on a CPU: %s",
-        config.model, INSTALL,
-    )  # fmt: skip
-    return "torch"
+    return "llama_cpp" if find_spec("llama_cpp") is not None else "torch"
 
 
 def _is_gguf(path: Path) -> bool:
@@ -87,6 +81,13 @@ def load_engine(
 
     `on_death(reason)` is called if the loop failed, `progress` with what is being done.
     """
-    module: Any = import_module(ENGINES[engine_of(config)].load)
+    name = engine_of(config)
+    module: Any = import_module(ENGINES[name].load)
     engine: LoopModel = module.load_engine(config, role, capabilities, on_pass, on_death, progress)
+    asked_for_torch = config.engine == "torch" or (config.device, config.dtype) != ("auto", "auto")
+    if name == "torch" and _is_gguf(Path(config.model).expanduser()) and not asked_for_torch:
+        logger.warning(
+            "%s was turned into float32 for torch; llama.cpp would run it as it is, several times as fast on a CPU: %s",
+            config.model, INSTALL,
+        )  # fmt: skip
     return engine
