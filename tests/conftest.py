@@ -1,5 +1,7 @@
 """Before any test imports torch: numerics that let tests compare bits, threads for a small machine. And an order."""
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,10 @@ prepare_environment(threads=2, batch_invariant=True)
 # How long an example takes says how busy the machine is, and nothing of the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+# A shell's background jobs ignore Ctrl-C, and so would the processes that tests send it to.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _REAL = Path(__file__).parent / "real"
 _FIRST = ["test_faults.py", "test_equality.py", "test_sdk.py", "test_schemas.py", "test_soak.py", "test_secrets.py"]

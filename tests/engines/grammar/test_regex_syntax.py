@@ -93,7 +93,7 @@ def test_trees(pattern: str, tree: Regex) -> None:
         ("a)", r"unmatched \)"),
         ("[a", "ends within a class"),
         ("[b-a]", "end is before its start"),
-        (r"[\d-z]", "not a character"),
+        (r"[\d-z]", "not single characters"),
         ("a{3,2}", "end is before its start"),
         ("*a", "nothing to repeat"),
         ("a**", "nothing to repeat"),
