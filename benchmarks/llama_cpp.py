@@ -179,7 +179,7 @@ def main() -> None:
             drafts["draft model"] = stack.draft(options.draft, "draft-model", history_mb=0, **small)
         gateways = {name: stack.gateway([target.url], [draft.url], f"gateway-{name}") for name, draft in drafts.items()}
         stack.wait_ready()
-        told = httpx.get(f"{target.url}/ready", timeout=10, trust_env=False).json()
+        told = httpx.get(f"{target.url}/v1/model", timeout=10, trust_env=False).json()
         ways = {name: Client(gateway.url, timeout=900) for name, gateway in gateways.items()}
         first = next(iter(ways.values()))
         for client in ways.values():  # what is measured once, at a pair's beginning, is measured now
@@ -198,7 +198,7 @@ def main() -> None:
     report.show("Times llama.cpp's own tokens/s", rows)
     print(f"{STREAMS} streams: {many:.2f} times the tokens/s of one; ready after {ready:.1f} s")
     print(f"reading {LONG} tokens: Tandem {reading[0]:.2f} s, llama.cpp {reading[1]:.2f} s")
-    print(f"bitwise mode: {told['model']['capabilities']['batch_invariant']}")
+    print(f"bitwise mode: {told['capabilities']['batch_invariant']}")
     results = {"options": {k: str(v) for k, v in vars(options).items()}, "passes": table, "rows": rows}
     print(report.write("llama_cpp", results | {"streams": many, "ready": ready, "reading": reading}))
 
