@@ -175,7 +175,7 @@ def test_parquet_needs_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     path = tmp_path / "test.parquet"
     path.write_bytes(b"PAR1")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(BenchError, match=r"tandem\[bench\]"):
+    with pytest.raises(BenchError, match=r"\.\[bench\]"):
         read_file(path, "gsm8k")
 
 
