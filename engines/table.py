@@ -51,9 +51,11 @@ def engine_of(config: WorkerConfig) -> EngineName:
     """
     if config.engine != "auto":
         return config.engine
-    if not _is_gguf(Path(config.model).expanduser()) or (config.device, config.dtype) != ("auto", "auto"):
-        return "torch"
-    return "llama_cpp" if find_spec("llama_cpp") is not None else "torch"
+    return "llama_cpp" if _suits_llama_cpp(config) and find_spec("llama_cpp") is not None else "torch"
+
+
+def _suits_llama_cpp(config: WorkerConfig) -> bool:
+    return _is_gguf(Path(config.model).expanduser()) and (config.device, config.dtype) == ("auto", "auto")
 
 
 def _is_gguf(path: Path) -> bool:
@@ -84,8 +86,7 @@ def load_engine(
     name = engine_of(config)
     module: Any = import_module(ENGINES[name].load)
     engine: LoopModel = module.load_engine(config, role, capabilities, on_pass, on_death, progress)
-    asked_for_torch = config.engine == "torch" or (config.device, config.dtype) != ("auto", "auto")
-    if name == "torch" and _is_gguf(Path(config.model).expanduser()) and not asked_for_torch:
+    if name == "torch" and config.engine == "auto" and _suits_llama_cpp(config):
         logger.warning(
             "%s was turned into float32 for torch; llama.cpp would run it as it is, several times as fast on a CPU: %s",
             config.model, INSTALL,

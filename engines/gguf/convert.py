@@ -6,8 +6,9 @@ import hashlib
 import math
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from basics.machine import free_host_bytes, gib
 from engines.cache import build_once, cache_folder, remove_superseded
@@ -32,7 +33,7 @@ def convert_gguf(file: Path, target: Path) -> None:
             into memory or onto the disk.
     """
     import torch
-    from transformers import AutoModelForCausalLM, GenerationConfig
+    from transformers import GenerationConfig
     from transformers.utils import logging
 
     logging.disable_progress_bar()
@@ -49,10 +50,7 @@ def convert_gguf(file: Path, target: Path) -> None:
         raise ModelError(f"{file.name}: {error}") from error
     config.bos_token_id, config.eos_token_id = named.get("bos_token"), named.get("eos_token")
     config.dtype = torch.float32
-    with torch.device("meta"):
-        model = build_model(AutoModelForCausalLM.from_config, config, dtype=torch.float32)
-    build_model(model.load_state_dict, weights, strict=False, assign=True)
-    build_model(model.tie_weights)
+    model = build_model(_filled, config, weights)
     left = [name for name, tensor in model.state_dict().items() if tensor.device.type == "meta"]
     if left:
         raise ModelError(f"{file.name}: {left[0]} was not filled")
@@ -115,3 +113,15 @@ def _content_hash(file: Path, progress: Callable[[str], None]) -> str:
     note.parent.mkdir(parents=True, exist_ok=True)
     note.write_text(digest)
     return digest
+
+
+def _filled(config: Any, weights: Mapping[str, Any]) -> Any:
+    """A model with these weights. Under build_model as a whole: `tie_weights` must not be another thread's stand-in."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = build_model(AutoModelForCausalLM.from_config, config, dtype=torch.float32)
+    model.load_state_dict(weights, strict=False, assign=True)
+    model.tie_weights()
+    return model

@@ -150,18 +150,22 @@ def _load(files: ModelFiles, config: Any, dtype: torch.dtype, device: torch.devi
     transformers.utils.logging.disable_progress_bar()
     options = dequantised(config)
     try:
-        with UnfitTensors():
-            model, report = build_model(
-                loading_class(config).from_pretrained,
-                files.folder,
-                dtype=dtype,
-                device_map={"": device},
-                trust_remote_code=False,
-                use_safetensors=None if allow_pickle_weights else True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # check_report names the tensor; the library would not
-                **options,
-            )
+
+        def load() -> Any:
+            with UnfitTensors():  # under the lock, since it reads what the whole process logs
+                return build_model(
+                    loading_class(config).from_pretrained,
+                    files.folder,
+                    dtype=dtype,
+                    device_map={"": device},
+                    trust_remote_code=False,
+                    use_safetensors=None if allow_pickle_weights else True,
+                    output_loading_info=True,
+                    ignore_mismatched_sizes=True,  # check_report names the tensor; the library would not
+                    **options,
+                )
+
+        model, report = build_model(load)
     except ModelError as error:
         raise ModelError(f"{files.id}: {error}") from error
     except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
