@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,7 @@ def main() -> None:
     file = options.target or bundled_gguf(print)
     bitwise = {} if options.mode == "auto" else {"batch_invariant": options.mode == "on"}
     settings = {"engine": "llama_cpp", "threads": options.threads, "context_length": 4096, "slots": STREAMS, **bitwise}
-    with Stack() as stack, PlainLlamaCpp(file, 4096, options.threads) as plain:
+    with Stack() as stack, closing(PlainLlamaCpp(file, 4096, options.threads)) as plain:
         passes = row_times(plain, options.repeats)
         # Nothing is remembered: each prompt is asked several times.
         lookup = stack.draft("lookup", "draft-lookup", history_mb=0)

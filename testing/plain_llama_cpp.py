@@ -5,8 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -60,14 +59,6 @@ class PlainLlamaCpp:
     def close(self) -> None:
         self._api.llama_free(self._context)
         self._api.llama_model_free(self._model)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _next(self, token_ids: Sequence[int], start: int) -> int:
         logits = self._decode(token_ids, start, logits_from=len(token_ids) - 1)
