@@ -179,17 +179,16 @@ def unproven_alone(cell: Cell, result: Mapping[str, Any]) -> str | None:
 
 
 def unproven(results: Mapping[Cell, Mapping[str, Any]]) -> list[str]:
-    """What these cells should have shown, alone or together, and did not."""
+    """What these cells should have shown, alone or together, and did not.
+
+    No drafter but `partly_right`, whose cells are judged alone, must draft in adaptive cells: where its drafts are
+    hardly ever right, adaptation on a busy machine rightly stops asking for them.
+    """
     found = [line for cell, result in results.items() if (line := unproven_alone(cell, result)) is not None]
-    groups: dict[tuple[str, bool], int] = {}
+    drafted: dict[str, int] = {}
     for cell, result in results.items():
         if cell.drafter != "none":
-            group = cell.drafter, cell.adaptive
-            groups[group] = groups.get(group, 0) + result["drafted"]
-    found += [
-        f"no token drafted: any cell of {drafter}, adaptive={adaptive}"
-        for (drafter, adaptive), n in groups.items()
-        if not n
-    ]
+            drafted[cell.drafter] = drafted.get(cell.drafter, 0) + result["drafted"]
+    found += [f"no token drafted: any cell of {drafter}" for drafter, count in drafted.items() if not count]
     looked_up = [result["accepted"] for cell, result in results.items() if cell.drafter == "lookup"]
     return [*found, "no token accepted: any cell of lookup"] if looked_up and not sum(looked_up) else found

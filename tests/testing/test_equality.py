@@ -61,6 +61,7 @@ def test_a_drafter_that_never_answers_proves_nothing() -> None:
         ({cell("model"): (0, 0)}, "no token drafted"),
         ({cell("model", True): (0, 0), cell("model", True, 3): (0, 0)}, "no token drafted: any cell of model"),
         ({cell("model", True): (0, 0), cell("model", True, 3): (5, 0)}, None),
+        ({cell("model", True): (0, 0), cell("model"): (5, 0)}, None),
         ({cell("lookup"): (0, 0), cell("lookup", candidates=3): (4, 0)}, "no token accepted: any cell of lookup"),
         ({cell("lookup"): (0, 0), cell("lookup", candidates=3): (4, 1)}, None),
         ({cell("none"): (0, 0), cell("scripted"): (8, 0), cell("partly_right"): (40, 12)}, None),
