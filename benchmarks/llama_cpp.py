@@ -32,7 +32,6 @@ from testing.prompts import KINDS, human_eval
 ROWS = (1, 2, 4, 6, 8, 12, 16)
 CONTEXT = 200
 STREAMS = 8
-LONG = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +143,11 @@ def streams(client: Client, asked: list[Prompt], tokens: int) -> float:
     return STREAMS * tokens / (time.perf_counter() - started) / alone
 
 
-def read_long(plain: PlainLlamaCpp, client: Client) -> tuple[float, float]:
-    """Seconds until the first token after LONG tokens, of Tandem and of llama.cpp; medians of three, in turns."""
+def read_long(plain: PlainLlamaCpp, client: Client, tokens: int) -> tuple[float, float]:
+    """Seconds until the first token after so many, of Tandem and of llama.cpp; medians of three, in turns."""
     ours, theirs = [], []
     for number in range(3):
-        ids = [100 + (number * 7919 + place * 31) % 10_000 for place in range(LONG)]
+        ids = [100 + (number * 7919 + place * 31) % 10_000 for place in range(tokens)]
         theirs.append(plain.read(ids)[1])
         answer = client.complete(ids, stream=True, max_tokens=1, temperature=0.0, speculative={"enabled": False})
         ours.append(answer.seconds)
@@ -164,6 +163,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=3, help="of each kind")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=9, help="of the passes by rows")
+    parser.add_argument("--long", type=int, default=2000, help="tokens of the prompts that are only read")
     options = parser.parse_args()
     file = options.target or bundled_gguf(print)
     bitwise = {} if options.mode == "auto" else {"batch_invariant": options.mode == "on"}
@@ -188,7 +188,7 @@ def main() -> None:
         asked = prompts(first.url, first.model, options.prompts)
         rows = side_by_side(plain, ways, asked, options.tokens)
         many = streams(first, asked, options.tokens)
-        reading = read_long(plain, first)
+        reading = read_long(plain, first, options.long)
     table = [{"rows": count, "ms": ms, "of one row": ms / passes[1]} for count, ms in passes.items()]
     report.show("llama.cpp's passes by rows", table)
     for row in rows:
@@ -198,7 +198,7 @@ def main() -> None:
             row[f"{name}: limit"] = row[f"{name}: tokens a round"] * passes[1] / pass_ms
     report.show("Times llama.cpp's own tokens/s", rows)
     print(f"{STREAMS} streams: {many:.2f} times the tokens/s of one; ready after {ready:.1f} s")
-    print(f"reading {LONG} tokens: Tandem {reading[0]:.2f} s, llama.cpp {reading[1]:.2f} s")
+    print(f"reading {options.long} tokens: Tandem {reading[0]:.2f} s, llama.cpp {reading[1]:.2f} s")
     print(f"bitwise mode: {told['capabilities']['batch_invariant']}")
     results = {"options": {k: str(v) for k, v in vars(options).items()}, "passes": table, "rows": rows}
     print(report.write("llama_cpp", results | {"streams": many, "ready": ready, "reading": reading}))

@@ -96,9 +96,13 @@ def _refuse_taken_port(host: str, port: int) -> None:
 
 def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:
     """Logging, the warning, and what torch reads from the environment as it loads: call it before torch is imported."""
+    from engines.table import engine_of
     from engines.torch.environment import prepare_environment
 
     set_up_logging(settings.log_level, settings.log_format)
     if not settings.worker_token:
         warn_if_public(settings.host, "this worker", "set TANDEM_WORKER_TOKEN, here and on the gateway")
-    prepare_environment(settings.threads, bool(settings.batch_invariant))
+    # Beside llama.cpp, whose threads are not OMP_NUM_THREADS, torch only draws, and a second set of threads on the same
+    # cores makes that slower: 0.45 ms a token in place of 0.27.
+    threads = 1 if engine_of(settings) == "llama_cpp" else settings.threads
+    prepare_environment(threads, bool(settings.batch_invariant))

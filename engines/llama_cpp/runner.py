@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engines.llama_cpp.batch import FlatBatch
+from engines.llama_cpp.batch import FlatBatch, floats_at
 from engines.llama_cpp.cells import Cells
 from engines.llama_cpp.context import Context
 from engines.runtime.rows import Row, check_path, check_rows, paths
@@ -118,8 +118,7 @@ class Runner:
                 raise RuntimeError(f"llama_decode returned {code} for {piece.n_tokens} tokens: {reason}")
             if not wanted:
                 continue
-            pointer = self._api.llama_get_logits(self.context.pointer)
-            view = np.ctypeslib.as_array(pointer, (wanted, self.vocab_size))
+            view = floats_at(self._api.llama_get_logits(self.context.pointer), wanted, self.vocab_size)
             found.append(view if len(pieces) == 1 else view.copy())
         if len(found) == 1:
             return found[0]

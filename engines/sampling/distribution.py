@@ -45,8 +45,15 @@ class Distribution:
     def device(self) -> torch.device:
         return self.parts[0].logits.device if self.parts else torch.device("cpu")
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether every row has a single token, as greedy ones have: no noise changes what is drawn."""
+        return all(part.token_ids is not None and part.token_ids.shape[-1] == 1 for part in self.parts)
+
     def by_row(self, value: Callable[[Part], Tensor]) -> Tensor:
         """Put together, in row order, what `value` gives for the rows of each part."""
+        if self.num_rows == 1 and len(self.parts) == 1:
+            return value(self.parts[0])
         if len(self.parts) == 1:
             return value(self.parts[0])[torch.argsort(self.parts[0].rows)]
         values = [value(part) for part in self.parts]
@@ -121,7 +128,7 @@ class Distribution:
 
     def top1(self) -> Tensor:
         """The most likely token of each row, the lowest id on ties: int64 [R]."""
-        return self.by_row(lambda part: lowest_best(part.logits, part.token_ids))
+        return self.by_row(_likeliest)
 
     def truncate(self, k: int) -> Distribution:
         """Each row cut to its k most likely tokens (lowest ids on ties), the rest renormalised by the cut itself."""
@@ -141,6 +148,12 @@ class Distribution:
             ):
                 found[row] = (row_ids[kept].tolist(), values[kept].tolist())
         return found
+
+
+def _likeliest(part: Part) -> Tensor:
+    if part.token_ids is not None and part.token_ids.shape[-1] == 1:
+        return part.token_ids[:, 0]
+    return lowest_best(part.logits, part.token_ids)
 
 
 def _first(part: Part, k: int) -> Part:

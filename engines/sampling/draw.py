@@ -29,6 +29,8 @@ def draw(
 
     `noise_ids` int64 [V] has the id whose noise each token takes (engines/sampling/columns.py); None: its own.
     """
+    if distribution.is_certain:
+        return distribution.top1()
     return draw_keyed(distribution, row_keys(rows, stream, distribution.device), noise_ids)
 
 

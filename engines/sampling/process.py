@@ -8,6 +8,7 @@ that computed it: the cuts are made in one defined order of tokens (ranking.py) 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Literal
 
 import torch
@@ -58,10 +59,14 @@ def process(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None 
     if not rows:
         return Distribution(0, vocabulary, ())
     raw = logits.float()
-    peak = raw.amax(dim=-1)
-    _refuse(NanLogits, ~(peak < torch.inf))
+    peaks: list[float] = raw.amax(dim=-1).tolist()
+    if wrong := [i for i, peak in enumerate(peaks) if not peak < inf]:
+        raise NanLogits(wrong)
     x = edit_logits(raw, rows, allowed)
-    _refuse(NoTokenLeft, (peak if x is raw else x.amax(dim=-1)) == -torch.inf)
+    if x is not raw:
+        peaks = x.amax(dim=-1).tolist()
+    if wrong := [i for i, peak in enumerate(peaks) if peak == -inf]:
+        raise NoTokenLeft(wrong)
 
     ways = [way_of(row, vocabulary) for row in rows]
     parts: list[Part] = []
@@ -76,11 +81,6 @@ def process(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None 
         else:
             parts.append(Part(places, _tempered(chosen, chosen_rows), None))
     return Distribution(len(rows), vocabulary, tuple(parts))
-
-
-def _refuse(error: type[NanLogits] | type[NoTokenLeft], wrong: Tensor) -> None:
-    if bool(wrong.any()):
-        raise error(torch.nonzero(wrong).flatten().tolist())
 
 
 def way_of(row: SamplingRow, vocabulary: int) -> Way:
