@@ -54,9 +54,11 @@ class WorkerConfig(BaseModel):
     gpu_layers: int | None = Field(
         default=None, ge=0, le=10_000, description="layers that engine llama_cpp keeps on a GPU; none: all"
     )
-    cache_type_k: KvType = Field(default="f16", description="of keys, on engine llama_cpp")
+    cache_type_k: KvType = Field(
+        default="f16", description="of keys, on engine llama_cpp (with batch_invariant f16 becomes bf16 on x86)"
+    )
     cache_type_v: KvType = Field(
-        default="f16", description="of values, on engine llama_cpp (with batch_invariant f16 becomes bf16)"
+        default="f16", description="of values, on engine llama_cpp (with batch_invariant f16 becomes bf16, but for x86)"
     )
     flash_attn: Literal["auto", "on", "off"] = Field(
         default="auto", description="engine llama_cpp's fused attention; batch_invariant needs it"

@@ -1,16 +1,18 @@
 """Bitwise mode on llama.cpp: which options have it, and the trial on the model itself.
 
-A row's logits depend on its neighbours in four places of llama.cpp's CPU backend (found by trying, ggml 0.25):
-products over repacked weights (other code from some number of rows on); attention without the fused kernel; the fused
+A row's logits depend on its neighbours in five places of llama.cpp's CPU backend (found by trying, ggml 0.25):
+products over repacked weights (other code from some number of rows on); products over K-quants in tiles, from eight
+rows on, which an environment variable turns off; attention without the fused kernel; the fused
 kernel's other ways, which it takes for keys and values of one type alone: keys split over threads for a pass of one
 row over 512 keys or more, and tiles of many rows; and the order of cells, in which it sums. Hence: no repacking, flash
-attention, values in bfloat16 beside keys in float16, and cells in order (engines.llama_cpp.cells).
+attention, keys in bfloat16 beside values in float16, and cells in order (engines.llama_cpp.cells).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from platform import machine
 
 import torch
 from torch import Tensor
@@ -20,6 +22,8 @@ from engines.llama_cpp.context import Options
 from engines.llama_cpp.runner import Runner
 from engines.runtime.rows import Row
 
+TILED_PRODUCTS = "GGML_CPU_TILED_MM"
+"""The environment variable: "0" has K-quants multiplied row by row, however many rows there are."""
 _CHECK_SEED = 20_260_113
 _CONTEXT = 48
 _PIECE = 8
@@ -29,16 +33,18 @@ _MANY_CELLS = 600
 _MOST_BESIDE = 80
 """More rows than the 64 from which on it takes them in tiles."""
 _SPLIT_TYPES = ("f32", "f16")
+_X86 = ("x86_64", "AMD64")
 
 
 def exact_options(options: Options) -> Options:
     """`options` with what bitwise mode needs. Raises BatchInvarianceError for those that can't have it."""
     if options.flash_attention == "off":
         raise BatchInvarianceError("batch_invariant needs flash attention, and flash_attn is off")
-    values = options.type_v
-    if options.type_k == values and values in _SPLIT_TYPES:
-        values = "bf16"
-    return replace(options, extra_buffers=False, flash_attention="on", type_v=values)
+    keys, values = options.type_k, options.type_v
+    if keys == values and values in _SPLIT_TYPES:
+        # Values in bfloat16 are converted row by row; keys are multiplied as they are, given instructions for it.
+        keys, values = ("bf16", "f16") if machine() in _X86 else (keys, "bf16")
+    return replace(options, extra_buffers=False, flash_attention="on", type_k=keys, type_v=values)
 
 
 def self_check(runner: Runner, chunk: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from config.workers import WorkerConfig
 from engines.errors import BatchInvarianceError, ModelError
 from engines.gguf.tokenizer import build_tokenizer, stop_ids
 from engines.llama_cpp.context import Context, LoadedGguf, Options
-from engines.llama_cpp.exact import exact_options, self_check
+from engines.llama_cpp.exact import TILED_PRODUCTS, exact_options, self_check
 from engines.llama_cpp.files import GgufFile, bytes_per_token, check_memory, find_gguf
 from engines.llama_cpp.library import Library, library
 from engines.llama_cpp.runner import Runner
@@ -78,6 +79,7 @@ def load_runner(lib: Library, found: GgufFile, config: WorkerConfig) -> tuple[Ru
     wanted = config.batch_invariant
     plain = _options(config, found)
     if wanted is not False:
+        os.environ.setdefault(TILED_PRODUCTS, "0")  # llama.cpp reads it once, at the first pass
         try:
             options = exact_options(plain)
             return *_try(lib, found, config, options, exact=True), True
