@@ -79,4 +79,5 @@ def _llama_batch(
 def floats_at(pointer: Any, rows: int, columns: int) -> NDArray[np.float32]:
     """A view of C's float[rows][columns]; np.ctypeslib.as_array takes twenty times as long."""
     buffer = (ctypes.c_float * (rows * columns)).from_address(ctypes.addressof(pointer.contents))
-    return np.frombuffer(buffer, dtype=np.float32).reshape(rows, columns)
+    view: NDArray[np.float32] = np.frombuffer(memoryview(buffer).cast("B"), dtype=np.float32)
+    return view.reshape(rows, columns)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 from engines.errors import ModelError
@@ -66,6 +67,11 @@ class Library:
         self.version: str = llama_cpp.__version__
         self.log = Log(api)
         api.llama_backend_init()
+
+    @property
+    def folder(self) -> Path:
+        """Where the library and those that it needs lie."""
+        return Path(self.api._lib._name).resolve().parent
 
     @property
     def system(self) -> str:

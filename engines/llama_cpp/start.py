@@ -16,6 +16,7 @@ from engines.llama_cpp.context import Context, LoadedGguf, Options
 from engines.llama_cpp.exact import TILED_PRODUCTS, exact_options, self_check
 from engines.llama_cpp.files import GgufFile, bytes_per_token, check_memory, find_gguf
 from engines.llama_cpp.library import Library, library
+from engines.llama_cpp.remembered import mark_of, passed, remember
 from engines.llama_cpp.runner import Runner
 from engines.llama_cpp.vocabulary import check_tokenizer
 from engines.models import ModelFiles
@@ -113,8 +114,11 @@ def _try(
         context = Context(model, options)
         runner = Runner(context, slots, length, ordered=exact)
         if exact:
-            self_check(runner, config.prefill_chunk_tokens)
-            runner.cells.forget_all()
+            mark = mark_of(lib, found, options, slots, length, config.prefill_chunk_tokens)
+            if not passed(mark):
+                self_check(runner, config.prefill_chunk_tokens)
+                runner.cells.forget_all()
+                remember(mark)
     except BaseException:
         if context is not None:
             context.close()

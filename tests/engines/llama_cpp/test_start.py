@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from config.workers import TargetWorkerConfig
-from engines.errors import ModelError
+from engines.errors import BatchInvarianceError, ModelError
 from engines.llama_cpp import files, library, start
 from engines.llama_cpp.start import load_engine
 from engines.runtime.engine import LoopModel
@@ -109,3 +109,39 @@ def test_vocabulary_is_the_same_as_that_of_safetensors(tmp_path: Path) -> None:
         assert engine.info.capabilities.batch_invariant
     finally:
         engine.close(0)
+
+
+def test_the_test_of_bitwise_mode_is_made_once_for_a_file_and_its_options(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path))
+    tested: list[int] = []
+    real = start.self_check
+    monkeypatch.setattr(start, "self_check", lambda runner, chunk: (tested.append(chunk), real(runner, chunk)))
+    changes: list[dict[str, Any]] = [{}, {}, {"threads": 1}, {"context_length": 80}, {"prefill_chunk_tokens": 64}]
+    for settings in changes:
+        model = load(file, **settings)
+        assert model.info.capabilities.batch_invariant
+        model.close(5)
+    assert len(tested) == 4  # not again for what was tested before
+    monkeypatch.setenv("GGML_CPU_TILED_MM", "1")
+    load(file).close(5)
+    other = file.with_name("other.gguf")
+    other.write_bytes(file.read_bytes()[:-1] + b"x")
+    load(other).close(5)
+    assert len(tested) == 6
+
+
+def test_a_failed_test_of_bitwise_mode_is_not_remembered(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path))
+
+    def fail(runner: Any, chunk: int) -> None:
+        raise BatchInvarianceError("other bits")
+
+    monkeypatch.setattr(start, "self_check", fail)
+    for _ in range(2):
+        model = load(file)
+        assert not model.info.capabilities.batch_invariant
+        model.close(5)
