@@ -67,6 +67,9 @@ class Library:
         self.version: str = llama_cpp.__version__
         self.log = Log(api)
         api.llama_backend_init()
+        self.tiled_products: str | None = None
+        """The environment's word on products in tiles when the first model was loaded: llama.cpp reads it once in a
+        process, at the first pass, so a later model has what the first one asked for."""
 
     @property
     def folder(self) -> Path:

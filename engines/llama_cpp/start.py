@@ -80,7 +80,10 @@ def load_runner(lib: Library, found: GgufFile, config: WorkerConfig) -> tuple[Ru
     wanted = config.batch_invariant
     plain = _options(config, found)
     if wanted is not False:
-        os.environ.setdefault(TILED_PRODUCTS, "0")  # llama.cpp reads it once, at the first pass
+        os.environ.setdefault(TILED_PRODUCTS, "0")
+    if lib.tiled_products is None:
+        lib.tiled_products = os.environ.get(TILED_PRODUCTS, "")
+    if wanted is not False:
         try:
             options = exact_options(plain)
             return *_try(lib, found, config, options, exact=True), True
@@ -114,7 +117,7 @@ def _try(
         context = Context(model, options)
         runner = Runner(context, slots, length, ordered=exact)
         if exact:
-            mark = mark_of(lib, found, options, slots, length, config.prefill_chunk_tokens)
+            mark = mark_of(lib, found, lib.tiled_products, options, slots, length, config.prefill_chunk_tokens)
             if not passed(mark):
                 self_check(runner, config.prefill_chunk_tokens)
                 runner.cells.forget_all()

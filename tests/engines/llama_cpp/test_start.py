@@ -130,6 +130,10 @@ def test_the_test_of_bitwise_mode_is_made_once_for_a_file_and_its_options(
     other.write_bytes(file.read_bytes()[:-1] + b"x")
     load(other).close(5)
     assert len(tested) == 6
+    monkeypatch.delenv("GGML_CPU_TILED_MM")
+    monkeypatch.setattr(library.library(), "tiled_products", "1")  # as the first model of this process had it
+    load(file).close(5)
+    assert len(tested) == 7
 
 
 def test_a_failed_test_of_bitwise_mode_is_not_remembered(
