@@ -68,7 +68,7 @@ def test_logits_equal_those_of_transformers(family: Family | Wrapper) -> None:
     torch.testing.assert_close(torch.cat(parts), expected, **CLOSE)
 
 
-@pytest.mark.parametrize("drafts", ["wrong", "right", "partly right"])
+@pytest.mark.parametrize("drafts", ["none", "wrong", "right", "partly right"])
 def test_texts_equal_those_of_transformers(family: Family | Wrapper, drafts: str) -> None:
     _, texts = reference(family.name)
     rounds = Rounds(served(family.name))
@@ -79,14 +79,15 @@ def test_texts_equal_those_of_transformers(family: Family | Wrapper, drafts: str
     for stream in streams:
         rounds.read(stream, chunk=9)
     while any(len(stream.ids) < len(text) for stream, text in zip(streams, texts, strict=True)):
-        rounds.round([stream for stream, text in zip(streams, texts, strict=True) if len(stream.ids) < len(text)], 4)
+        unfinished = [stream for stream, text in zip(streams, texts, strict=True) if len(stream.ids) < len(text)]
+        rounds.round(unfinished, 0 if drafts == "none" else 4)
     for stream, text in zip(streams, texts, strict=True):
         assert stream.ids[: len(text)] == text
 
 
 def drafted(text: list[int], drafts: str) -> list[int]:
     """Tokens to draft, by position: those of the text, others, or every third another."""
-    wrong = {"wrong": 1, "right": 10**6, "partly right": 3}[drafts]
+    wrong = {"none": 10**6, "wrong": 1, "right": 10**6, "partly right": 3}[drafts]
     return [3 + token % 90 if i % wrong == wrong - 1 else token for i, token in enumerate([*text, *tokens(8, 9)])]
 
 
