@@ -65,8 +65,8 @@ def check_supported(config: Any, slot_length: int) -> None:
         raise refused(kind, f"{kind} has layers other than full attention ({', '.join(other)})")
     if kind in _UNSERVED:
         raise refused(kind, f"{kind} {_UNSERVED[kind]}")
-    windows = {layer_window(text, layer) for layer in attention_layers(config)} - {None}
-    if windows and min(windows) < 1:
+    windows = [window for layer in attention_layers(config) if (window := layer_window(text, layer)) is not None]
+    if min(windows, default=1) < 1:
         raise ModelError(f"its config.json gives tokens a window of {min(windows)} tokens, not even themselves")
     _check_rope(text)
     longest = getattr(text, "max_position_embeddings", None)
