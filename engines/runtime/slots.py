@@ -39,8 +39,10 @@ class SlotCache:
         copy: Callable[[int, int, int], None],
         hold_seconds: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
+        reusable: Callable[[int, int], int] = lambda slot, length: length,
     ) -> None:
-        """`copy(source, destination, length)` copies keys and values between slots, by index.
+        """`copy(source, destination, length)` copies keys and values between slots, by index. `reusable(slot, length)`:
+        how much of that prefix a slot really spares whoever goes on behind it (ModelRunner.reusable).
 
         A living session keeps its slot for `hold_seconds` after each use, unless no other session waits for one.
         """
@@ -48,6 +50,7 @@ class SlotCache:
         self._copy = copy
         self._hold_seconds = hold_seconds
         self._clock = clock
+        self._reusable = reusable
         self._owned: dict[int, Slot] = {}
         self.evictions = 0
 
@@ -158,5 +161,5 @@ class SlotCache:
         slot.owner = owner
         slot.salt = salt
         slot.pinned = True
-        del slot.ids[length:]
+        del slot.ids[self._reusable(slot.index, length) :]
         return slot
