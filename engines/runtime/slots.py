@@ -69,7 +69,7 @@ class SlotCache:
         return len(self._free())
 
     def held(self, ids: Sequence[int], salt: str | None) -> int:
-        """Length of the longest prefix of `ids` that a slot holds."""
+        """Length of the longest prefix of `ids` that a slot holds, and that may be reused."""
         return self._best_match(ids, salt)[1]
 
     def acquire(
@@ -86,7 +86,7 @@ class SlotCache:
             return None
         target: Slot | None
         if own is not None and not own.pinned:
-            own_length = shared_prefix(own.ids, ids) if own.salt == salt else 0
+            own_length = self._match(own, ids) if own.salt == salt else 0
             # A running stream's own slot: hardly anything to gain elsewhere.
             if own_length + _LITTLE >= len(ids):
                 return self._pin(own, salt, owner, min(own_length, usable))
@@ -131,10 +131,13 @@ class SlotCache:
         best, length = None, 0
         for slot in self.slots:
             if slot.salt == salt and slot.ids and slot.ids[0] == ids[0]:
-                match = shared_prefix(slot.ids, ids)
+                match = self._match(slot, ids)
                 if match > length:
                     best, length = slot, match
         return best, length
+
+    def _match(self, slot: Slot, ids: Sequence[int]) -> int:
+        return self._reusable(slot.index, shared_prefix(slot.ids, ids))
 
     def _free(self) -> list[Slot]:
         now = self._clock()
