@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from draft_worker.outcomes import BONUS, Guess
 
@@ -51,3 +52,48 @@ def likeliest(chances: Sequence[float], rates: GuessRates, count: int) -> list[t
         found += [((here - on) * rate, Guess(place, rank)) for rank, rate in enumerate(after_left)]
     found.sort(key=lambda entry: -entry[0])
     return found[:count]
+
+
+def laid_out(
+    outcomes: Sequence[tuple[float, Guess]],
+    planned: int,
+    each: int,
+    most: int,
+    seconds: Callable[[int], float],
+    time: float,
+) -> list[Guess]:
+    """How many tokens to prepare for each of the outcomes, the likeliest first; those that get none are left out.
+
+    The next token always goes to the outcome where a second of preparing brings most, as long as all fits into `time`;
+    `most` in all, `each` for an outcome, and one at least. `seconds`: of a pass by its rows, taken to be linear. Where
+    rows cost next to nothing all outcomes grow together; where they cost much the likeliest gets all its tokens first.
+    """
+    a_row = max(1e-9, (seconds(planned + 9) - seconds(planned + 1)) / 8)
+    a_pass = max(seconds(1) - a_row, 1e-6)
+    left = time - a_pass - a_row * (planned + 1)
+    depths = [0] * len(outcomes)
+    passes, lowest = 0, planned
+
+    def cost(index: int) -> float:
+        """Of one token more: the branch's tokens are fed anew, and the draft from where the first branch leaves it."""
+        place, depth = outcomes[index][1].place, depths[index] + 1
+        place = planned if place == BONUS else place
+        found = a_row * depth
+        if depth > passes:
+            found += a_pass + a_row * (planned - min(lowest, place))
+        return found + a_row * max(0, lowest - place) * passes
+
+    open_ = list(range(len(outcomes)))
+    for count in range(most):
+        costs = {index: cost(index) for index in open_}
+        open_ = [index for index in open_ if not count or costs[index] <= left]
+        if not open_:
+            break
+        best = max(open_, key=lambda index: outcomes[index][0] / costs[index])
+        left -= costs[best]
+        depths[best] += 1
+        passes = max(passes, depths[best])
+        lowest = min(lowest, planned if outcomes[best][1].place == BONUS else outcomes[best][1].place)
+        if depths[best] == each:
+            open_.remove(best)
+    return [replace(guess, tokens=depth) for (_, guess), depth in zip(outcomes, depths, strict=True) if depth]

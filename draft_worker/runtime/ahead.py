@@ -54,6 +54,8 @@ class _LookingAhead:
         places = drawing.along(drafted, range(-1, len(drafted) - 1))
         unread = drawing.ids[seat.length :]
         feed = Feed([*unread, *drafted], len(unread) - 1, divisible=len(unread) - 1)
+        if not ahead.time(len(feed.token_ids)):
+            return
         passed = yield feed
         assert passed is not None
         for place, likely in enumerate(self._likely(passed.logits, places)):
@@ -63,7 +65,7 @@ class _LookingAhead:
             ahead.likely.pop()  # nothing follows
         self._note(feed, passed)
         ahead.begin(drawing.room, drawing.stops)
-        yield from grow(drawing, drafted, ahead.branches, self._note, truncate=self._truncate)
+        yield from grow(drawing, drafted, ahead.branches, self._note, truncate=self._truncate, time=ahead.time)
 
     def _note(self, feed: Feed, passed: Passed) -> None:
         timings = passed.timings

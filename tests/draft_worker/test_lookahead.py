@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from draft_worker.fan_out import GuessRates, likeliest
+from draft_worker.fan_out import GuessRates, laid_out, likeliest
 from draft_worker.outcomes import BONUS, Guess
+from draft_worker.plans import DrawSeconds
 from engines.runtime.rows import Row
 from testing.fakes.runner import FakeRunner
 from testing.wire import async_test, pause, request
@@ -270,3 +272,35 @@ def test_rates_of_guesses_are_learned_apart() -> None:
         rates.observe(left=False, rank=None)
     assert rates.rates(True)[1] > 0.8 > 0.2 > rates.rates(True)[0]
     assert max(rates.rates(False)) < 0.1
+
+
+def test_time_goes_where_it_brings_most() -> None:
+    outcomes = [(0.5, Guess(BONUS, 0)), (0.2, Guess(0, 0)), (0.1, Guess(2, 0))]
+
+    def tokens(seconds: Callable[[int], float], time: float, most: int = 128) -> list[tuple[int, int]]:
+        found = laid_out(outcomes, planned=4, each=4, most=most, seconds=seconds, time=time)
+        return [(guess.place, guess.tokens) for guess in found]
+
+    rows_are_free, rows_cost = (lambda rows: 0.01), (lambda rows: 0.004 + 0.006 * rows)
+    assert tokens(rows_are_free, math.inf) == [(BONUS, 4), (0, 4), (2, 4)]
+    assert tokens(rows_are_free, math.inf, most=6) == [(BONUS, 2), (0, 2), (2, 2)]
+    assert tokens(rows_are_free, 0.035) == [(BONUS, 2), (0, 2), (2, 2)], "the draft's pass and two more"
+    assert tokens(rows_cost, 0.1) == [(BONUS, 3)], "the draft's pass of 34 ms, then 10, 16, 22"
+    assert tokens(rows_cost, 0.0) == [(BONUS, 1)], "one at least"
+    assert sum(count for _, count in tokens(rows_cost, 0.4)) > 4
+
+
+@async_test
+async def test_no_pass_is_begun_that_would_be_under_way_when_the_next_call_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with drafter() as worker:
+        first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=4))["candidates"][0]["token_ids"]
+        await prepared(worker)
+        # From here on a pass is known to take longer than the time between the calls just made and to come.
+        monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 30.0)
+        ids = [*PROMPT, first[0], 30]
+        await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY, lookahead_tokens=4)
+        passes = len(worker.runner.passes)
+        await prepared(worker)
+        assert len(worker.runner.passes) == passes
