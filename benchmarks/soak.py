@@ -2,9 +2,9 @@
 
     python -m benchmarks.soak --minutes 10 [--model FOLDER]
 
-Two targets and two draft workers in bitwise mode behind one gateway, with lookahead. Every answer is compared with plain
-decoding's from before the first kill; a killed worker is started again at once. Growth is the memory of a process at the
-end over that after a quarter of the time; a worker's in its longest life between kills.
+Two targets and two draft workers in bitwise mode behind one gateway, with lookahead. Every answer is compared with
+plain decoding's from before the first kill; a killed worker is started again at once. Growth is the memory of a process
+at the end over that after a quarter of the time; a worker's in its longest life between kills.
 """
 
 from __future__ import annotations
