@@ -6,10 +6,12 @@ import asyncio
 import math
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from draft_worker import lookahead as lookahead_module
 from draft_worker.fan_out import GuessRates, laid_out, likeliest
 from draft_worker.outcomes import BONUS, Guess
 from draft_worker.plans import DrawSeconds
@@ -69,6 +71,26 @@ async def test_the_same_text_from_the_same_drafts_some_of_them_prepared(
         assert hits == len(sources) - 1
         used = await worker.metric("tandem_draft_lookahead_tokens_total")
         assert used > 3 * sources.count("cache")
+
+
+@pytest.mark.parametrize("fields", [{}, {"want_q": True}], ids=["deterministic", "probabilistic"])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
+@async_test
+async def test_a_single_outcome_grows_where_the_draft_stands(
+    sampling: dict[str, Any], fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, each: int, *rest: Any) -> list[Guess]:
+        return [replace(guess, tokens=each) for _, guess in outcomes if guess.place == BONUS][:1]
+
+    async with drafter(FakeRunner(logits=blended(0.3))) as worker, target() as judge:
+        plain, _, drafts = await generate(worker, judge, sampling, 24, session_id="plain", **fields)
+        monkeypatch.setattr(lookahead_module, "laid_out", chain)
+        ahead, sources, others = await generate(
+            worker, judge, sampling, 24, session_id="ahead", lookahead_tokens=3, **fields
+        )
+        assert (ahead, others) == (plain, drafts)
+        assert {"cache", "model"} <= set(sources)
+        assert not any(row.parents is not None for rows in worker.runner.passes for row in rows)
 
 
 @async_test
@@ -285,9 +307,11 @@ def test_time_goes_where_it_brings_most() -> None:
     assert tokens(rows_are_free, math.inf) == [(BONUS, 4), (0, 4), (2, 4)]
     assert tokens(rows_are_free, math.inf, most=6) == [(BONUS, 2), (0, 2), (2, 2)]
     assert tokens(rows_are_free, 0.035) == [(BONUS, 2), (0, 2), (2, 2)], "the draft's pass and two more"
-    assert tokens(rows_cost, 0.1) == [(BONUS, 3)], "the draft's pass of 34 ms, then 10, 16, 22"
+    assert tokens(rows_cost, 0.07) == [(BONUS, 3)], "the draft's pass of 34 ms, then three of one row"
     assert tokens(rows_cost, 0.0) == [(BONUS, 1)], "one at least"
-    assert sum(count for _, count in tokens(rows_cost, 0.4)) > 4
+    assert tokens(rows_cost, math.inf) == [(BONUS, 4)], "a tree saves little more, and the draft had to be read again"
+    outcomes[:2] = [(0.3, Guess(BONUS, 0)), (0.5, Guess(0, 0))]
+    assert len(tokens(rows_cost, math.inf)) == 3
 
 
 @async_test
