@@ -82,14 +82,14 @@ async def test_a_single_outcome_grows_where_the_draft_stands(
     def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, each: int, *rest: Any) -> list[Guess]:
         return [replace(guess, tokens=each) for _, guess in outcomes if guess.place == BONUS][:1]
 
-    async with drafter(FakeRunner(logits=blended(0.3))) as worker, target() as judge:
+    async with drafter() as worker, target() as judge:
         plain, _, drafts = await generate(worker, judge, sampling, 24, session_id="plain", **fields)
         monkeypatch.setattr(lookahead_module, "laid_out", chain)
         ahead, sources, others = await generate(
             worker, judge, sampling, 24, session_id="ahead", lookahead_tokens=3, **fields
         )
         assert (ahead, others) == (plain, drafts)
-        assert {"cache", "model"} <= set(sources)
+        assert sources.count("cache") > len(sources) // 2
         assert not any(row.parents is not None for rows in worker.runner.passes for row in rows)
 
 
@@ -305,13 +305,13 @@ def test_time_goes_where_it_brings_most() -> None:
 
     rows_are_free, rows_cost = (lambda rows: 0.01), (lambda rows: 0.004 + 0.006 * rows)
     assert tokens(rows_are_free, math.inf) == [(BONUS, 4), (0, 4), (2, 4)]
-    assert tokens(rows_are_free, math.inf, most=6) == [(BONUS, 2), (0, 2), (2, 2)]
+    assert tokens(rows_are_free, math.inf, most=9) == [(BONUS, 3), (0, 3), (2, 3)]
     assert tokens(rows_are_free, 0.035) == [(BONUS, 2), (0, 2), (2, 2)], "the draft's pass and two more"
     assert tokens(rows_cost, 0.07) == [(BONUS, 3)], "the draft's pass of 34 ms, then three of one row"
     assert tokens(rows_cost, 0.0) == [(BONUS, 1)], "one at least"
     assert tokens(rows_cost, math.inf) == [(BONUS, 4)], "a tree saves little more, and the draft had to be read again"
-    outcomes[:2] = [(0.3, Guess(BONUS, 0)), (0.5, Guess(0, 0))]
-    assert len(tokens(rows_cost, math.inf)) == 3
+    rows_cost_little = lambda rows: 0.009 + 0.001 * rows  # noqa: E731
+    assert [place for place, _ in tokens(rows_cost_little, 0.1)] == [BONUS, 0, 2]
 
 
 @async_test

@@ -142,6 +142,6 @@ def test_a_verdict_is_consistent(
 
 
 def test_lookahead_has_to_hide_something_and_to_find_time_for_it() -> None:
-    assert "up to 1.17×" in lookahead_verdict(GOOD, 5)
+    assert "up to 1.18×" in lookahead_verdict(GOOD, 5)
     assert "only 0.6 of" in lookahead_verdict(replace(GOOD, draft_call=0.1, draft_token=0.1), 5)
     assert "takes 60.0 ms, and verification leaves 33.5 ms" in lookahead_verdict(replace(GOOD, draft_token=10.0), 5)
