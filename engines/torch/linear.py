@@ -13,12 +13,15 @@ which is what bitwise mode needs.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
+
+from engines.torch.environment import CPUINFO
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +42,20 @@ class PackedLinear(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.bias = layer.bias
         self.weight = nn.Parameter(_nans_like(layer.weight), requires_grad=False)
-        self._packed = torch.ops.mkl._mkl_reorder_linear_weight(layer.weight.detach(), _PACKED_FOR_ROWS)
+        self._by_onednn = prefers_onednn()
+        if self._by_onednn:
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _PACKED_FOR_ROWS)
+        else:
+            self._packed = torch.ops.mkl._mkl_reorder_linear_weight(layer.weight.detach(), _PACKED_FOR_ROWS)
 
     def forward(self, values: Tensor) -> Tensor:
         """[…, in_features] → [..., out_features], contiguous."""
         rows = values.numel() // self.in_features
         if rows == 0:
             return values.new_empty(*values.shape[:-1], self.out_features)
+        if self._by_onednn:
+            found: Tensor = torch.ops.mkldnn._linear_pointwise(values, self._packed, self.bias, "none", [], "")
+            return found
         # The last argument must be the number of rows: where it is not, the product is made with `weight`.
         product: Tensor = torch.ops.mkl._mkl_linear(values, self._packed, self.weight, self.bias, rows)
         return product
@@ -68,6 +78,19 @@ class _Hidden(nn.Module):
 def can_pack() -> bool:
     """Whether torch has MKL, and with it the products of packed weights."""
     return torch.backends.mkl.is_available() and hasattr(torch.ops.mkl, "_mkl_linear")  # type: ignore[no-untyped-call]
+
+
+def prefers_onednn() -> bool:
+    """Whether oneDNN's packed products are to be used in place of MKL's: on AMD's processors, but in bitwise mode.
+
+    Measured on an EPYC with AVX-512, all layers of a model of 135M parameters: 21, 22, 25, 164 ms for 1, 4, 8, 256 rows
+    in place of MKL's 25, 61, 70, 428. Bitwise mode keeps MKL's, whose settings (`MKL_CBWR`) it is tested with.
+    """
+    if "STRICT" in os.environ.get("MKL_CBWR", "") or not torch.backends.mkldnn.is_available():
+        return False
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        return False
+    return CPUINFO.is_file() and "AuthenticAMD" in CPUINFO.read_text()
 
 
 def pack_linear_layers(model: nn.Module, run: Callable[[], Tensor]) -> bool:
