@@ -24,6 +24,13 @@ class Part:
     logits: Tensor
     token_ids: Tensor | None
 
+    @property
+    def only_token(self) -> Tensor | None:
+        """The one token that each row has, as greedy ones do, int64 [r]; None: there are more."""
+        if self.token_ids is None or self.token_ids.shape[-1] != 1:
+            return None
+        return self.token_ids[:, 0]
+
     def select(self, index: Tensor, rows: Tensor) -> Part:
         ids = None if self.token_ids is None else self.token_ids[index]
         return Part(rows, self.logits[index], ids)
@@ -47,15 +54,14 @@ class Distribution:
 
     @property
     def is_certain(self) -> bool:
-        """Whether every row has a single token, as greedy ones have: no noise changes what is drawn."""
-        return all(part.token_ids is not None and part.token_ids.shape[-1] == 1 for part in self.parts)
+        """Whether every row has a single token: no noise changes what is drawn."""
+        return all(part.only_token is not None for part in self.parts)
 
     def by_row(self, value: Callable[[Part], Tensor]) -> Tensor:
         """Put together, in row order, what `value` gives for the rows of each part."""
-        if self.num_rows == 1 and len(self.parts) == 1:
-            return value(self.parts[0])
         if len(self.parts) == 1:
-            return value(self.parts[0])[torch.argsort(self.parts[0].rows)]
+            found = value(self.parts[0])
+            return found if self.num_rows == 1 else found[torch.argsort(self.parts[0].rows)]
         values = [value(part) for part in self.parts]
         if not values:
             return torch.empty(0, dtype=torch.int64)
@@ -151,9 +157,8 @@ class Distribution:
 
 
 def _likeliest(part: Part) -> Tensor:
-    if part.token_ids is not None and part.token_ids.shape[-1] == 1:
-        return part.token_ids[:, 0]
-    return lowest_best(part.logits, part.token_ids)
+    only = part.only_token
+    return lowest_best(part.logits, part.token_ids) if only is None else only
 
 
 def _first(part: Part, k: int) -> Part:
