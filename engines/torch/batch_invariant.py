@@ -66,7 +66,8 @@ def check_environment(device: torch.device, dtype: torch.dtype, config: Any) -> 
 def has_experts(config: Any) -> bool:
     """Whether layers of this model route tokens to experts."""
     text = config.get_text_config()
-    return any(getattr(text, name, None) for name in _EXPERT_COUNTS)
+    parts = [text, getattr(text, "ffn_config", None)]  # DBRX has them in a part of their own
+    return any(getattr(part, name, None) for part in parts for name in _EXPERT_COUNTS)
 
 
 def _has_mkl() -> bool:

@@ -77,6 +77,8 @@ def load_runner(
         check_fits(weights, shape, slots, length, kind, place, states)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
+    except Exception as error:  # whatever transformers' code of this model does not expect of its configuration
+        raise _unexpected(files, config, "can't be examined", error) from error
     if given is not None:
         try:
             model = shares_with(given, kind, place)
@@ -94,15 +96,17 @@ def load_runner(
     except ModelError as error:
         raise type(error)(f"{files.id}: {error}; {instead(config.get_text_config().model_type)}") from error
     except Exception as error:  # whatever code of this model does not expect attention over slots
-        kind = config.get_text_config().model_type
-        raise ModelError(
-            f"{files.id}: {kind} can't be run with Tandem's attention: {error}; {instead(kind)}"
-        ) from error
+        raise _unexpected(files, config, "can't be run with Tandem's attention", error) from error
     if given is None or batch_invariant:  # packing copies what is shared; the mode's bits are those of packed weights
         pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
     if batch_invariant:
         settle_padding(runner, prefill_chunk_tokens)
     return runner
+
+
+def _unexpected(files: ModelFiles, config: Any, what: str, error: Exception) -> ModelError:
+    kind = config.get_text_config().model_type
+    return ModelError(f"{files.id}: {kind} {what}: {type(error).__name__}: {error}; {instead(kind)}")
 
 
 def pick_device(name: str) -> torch.device:
