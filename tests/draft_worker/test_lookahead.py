@@ -25,6 +25,13 @@ GREEDY = {"temperature": 0.0, "logit_bias": {str(STOP): -100.0}}
 WARM = {"temperature": 0.9, "logit_bias": {str(STOP): -100.0}}
 
 
+@pytest.fixture(autouse=True)
+def there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes are known to take no time, and calls to come half a minute apart, however busy the machine is."""
+    monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 0.0)
+    monkeypatch.setattr(lookahead_module, "_smoothed", lambda old, new: 30.0)
+
+
 async def prepared(worker: Drafter) -> None:
     """Wait until all is prepared that is to be."""
     while await worker.metric("tandem_draft_lookahead_running"):
@@ -322,7 +329,7 @@ async def test_no_pass_is_begun_that_would_be_under_way_when_the_next_call_comes
         first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=4))["candidates"][0]["token_ids"]
         await prepared(worker)
         # From here on a pass is known to take longer than the time between the calls just made and to come.
-        monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 30.0)
+        monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 60.0)
         ids = [*PROMPT, first[0], 30]
         await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY, lookahead_tokens=4)
         passes = len(worker.runner.passes)
