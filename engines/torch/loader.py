@@ -20,7 +20,7 @@ from engines.torch.configuration import read_config
 from engines.torch.draft_weights import load_draft
 from engines.torch.elsewhere import instead
 from engines.torch.lent_model import shares_with
-from engines.torch.linear import pack_linear_layers, packed_head_bytes
+from engines.torch.linear import library_of, pack_linear_layers, packed_head_bytes
 from engines.torch.load_report import UnfitTensors, check_report
 from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, stored_tensors, weight_bytes
 from engines.torch.quantization import check_quantization, dequantised
@@ -137,12 +137,13 @@ def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
     numerics = f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
     if device.type == "cuda":
         numerics = ""
+    products = library_of(runner.model) or "torch's own"
     return fingerprint(
         files.folder,
         engine=f"torch-{torch.__version__} transformers-{transformers.__version__}",
         dtype=str(runner.dtype),
         device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        numerics=f"{numerics} batch_invariant={runner.batch_invariant} padding={runner.padding}",
+        numerics=f"{numerics} products={products} batch_invariant={runner.batch_invariant} padding={runner.padding}",
     )
 
 
