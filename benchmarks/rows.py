@@ -1,8 +1,9 @@
 """What a pass costs by its number of rows, compared with the time to read the weights: `python -m benchmarks.rows`.
 
-One sequence of 200 tokens, passes of 1, 2, 4, … further rows, once with torch's own linear layers and once with packed
-ones (engines/torch/linear.py), taken in turns within one run; medians in milliseconds. A draft pays if a pass of a few
-rows costs little more than one of a single row. The limit is the time that reading the weights takes: it is measured by
+One sequence of 200 tokens, passes of 1, 2, 4, … further rows, with torch's own linear layers and with packed ones
+(engines/torch/linear.py) of each library that torch has, taken in turns within one run; medians in milliseconds. The
+first library is what Tandem takes on this processor. A draft pays if a pass of a few rows costs little more than one
+of a single row. The limit is the time that reading the weights takes: it is measured by
 summing as many numbers as there are weights, and by copying them, which reads and writes.
 """
 
@@ -21,7 +22,7 @@ import transformers
 from benchmarks import report
 from engines.model_building import build_model
 from engines.runtime.rows import Row
-from engines.torch.linear import pack_linear_layers
+from engines.torch.linear import pack_linear_layers, packing_libraries
 from engines.torch.runner import Runner
 from testing.models import bundled
 
@@ -41,10 +42,12 @@ def main() -> None:
         transformers.AutoModelForCausalLM.from_pretrained, options.model or bundled(), dtype=torch.float32
     )
     weights = sum(module.weight.numel() for module in model.modules() if isinstance(module, torch.nn.Linear))
-    runners = {"torch's own": Runner(copy.deepcopy(model), 1, 512), "packed": Runner(model, 1, 512)}
-    packed = runners["packed"]
-    if not pack_linear_layers(model, lambda: packed.forward([Row(0, 0, [1, 2, 3])])[0]):
-        raise SystemExit("this torch or this model has no packed layers: nothing to compare")
+    runners = {"torch's own": Runner(model, 1, 512)}
+    for library in packing_libraries():
+        runner = Runner(copy.deepcopy(model), 1, 512)
+        if not pack_linear_layers(runner.model, lambda: runner.forward([Row(0, 0, [1, 2, 3])])[0], library):  # noqa: B023
+            raise SystemExit("this model's layers can't be packed: nothing to compare")
+        runners[f"packed by {library}"] = runner
     for runner in runners.values():
         runner.forward([Row(0, 0, list(range(CONTEXT)), logits_from=CONTEXT)])
     times: dict[tuple[str, int], list[float]] = {}

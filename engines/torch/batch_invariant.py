@@ -4,9 +4,9 @@ The parts: MKL's strict reproducibility makes float32 matrix products independen
 engines.torch.environment, before torch loads); attention pads key lengths by the query's own position
 (engines.torch.batch); and activations are written here in operations whose vector and scalar forms agree, since torch
 computes the tail of an array, wherever it falls, with other code than its body. Where a processor's products have other
-bits for few rows all the same (MKL on AMD, oneDNN in bfloat16), passes are filled up with rows: `settle_padding` finds
-how many by trying, on the machine and the layers at hand, and refuses where no number helps. The idea and the name are
-those of He and Thinking Machines, "Defeating Nondeterminism in LLM Inference" (2025).
+bits for few rows all the same (MKL and oneDNN on AMD, oneDNN in bfloat16), passes are filled up with rows:
+`settle_padding` finds how many by trying, on the machine and the layers at hand, and refuses where no number helps. The
+idea and the name are those of He and Thinking Machines, "Defeating Nondeterminism in LLM Inference" (2025).
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def check_environment(device: torch.device, dtype: torch.dtype, config: Any) -> 
 def has_experts(config: Any) -> bool:
     """Whether layers of this model route tokens to experts."""
     text = config.get_text_config()
-    return any(getattr(text, name, None) for name in _EXPERT_COUNTS)
+    parts = [text, getattr(text, "ffn_config", None)]  # DBRX has them in a part of their own
+    return any(getattr(part, name, None) for part in parts for name in _EXPERT_COUNTS)
 
 
 def _has_mkl() -> bool:

@@ -2,52 +2,67 @@
 
 A pass of a few rows should cost what reading the weights costs. torch's own float32 layer misses that: for one row MKL
 reads the weight once, but for a few it first copies the weight into the blocks that its kernel works on, in every call,
-which takes longer than the product. Here that copy is made once, when the model is loaded (`cblas_sgemm_pack`), and
-every product of any number of rows reads it (`cblas_sgemm_compute`). It replaces the weight, so that nothing is held
-twice but a head that shares its weight with the embedding. `python -m benchmarks.rows` measures what that gains.
+which takes longer than the product. Here that copy is made once, when the model is loaded, and every product of any
+number of rows reads it. It replaces the weight, so that nothing is held twice but a head that shares its weight with
+the embedding. `python -m benchmarks.rows` measures what that gains.
 
-A row's sums are also made in one order whatever the number of rows (with `MKL_CBWR=…,STRICT` for every shape tried),
-which is what bitwise mode needs.
+torch has two libraries that can: MKL (`cblas_sgemm_pack`, `cblas_sgemm_compute`) and oneDNN. On AMD's processors MKL
+takes more than twice as long for four rows as for one, oneDNN hardly longer; on Intel's only MKL has been measured, and
+it does well there. The choice follows from the maker alone, not from a measurement at start, since a library's bits are
+its own: a worker that starts again must give the same text.
+
+A row's sums are also made in one order whatever the number of rows, which is what bitwise mode needs: by MKL with
+`MKL_CBWR=…,STRICT`, on AMD from four rows on; by oneDNN from two rows on, in most shapes from one.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
+from engines.torch.environment import CPUINFO
+
 logger = logging.getLogger(__name__)
 
 _PACKED_FOR_ROWS = 64
-"""The number of rows that MKL chooses its blocks for. Measured from 1 to 256 rows: those for 64 are the fastest or
-within 3% of it, while those for 8 take half as long again from 12 rows on."""
+"""The number of rows that a library chooses its blocks for. Measured with MKL from 1 to 256 rows: those for 64 are the
+fastest or within 3% of it, while those for 8 take half as long again from 12 rows on."""
+
+Library = Literal["mkl", "onednn"]
 
 
 class PackedLinear(nn.Module):
-    """A float32 linear layer whose weight exists in MKL's packed form alone.
+    """A float32 linear layer whose weight exists in a library's packed form alone.
 
     `weight` has the layer's shape, dtype and device but not its numbers: every entry is NaN, in four bytes of memory,
     so that code which computes with it directly can't go unseen (`pack_linear_layers` looks for such code).
     """
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: nn.Linear, library: Library) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.bias = layer.bias
         self.weight = nn.Parameter(_nans_like(layer.weight), requires_grad=False)
-        self._packed = torch.ops.mkl._mkl_reorder_linear_weight(layer.weight.detach(), _PACKED_FOR_ROWS)
+        self.library = library
+        pack = torch.ops.mkl._mkl_reorder_linear_weight if library == "mkl" else torch.ops.mkldnn._reorder_linear_weight
+        self._packed = pack(layer.weight.detach(), _PACKED_FOR_ROWS)
 
     def forward(self, values: Tensor) -> Tensor:
         """[…, in_features] → [..., out_features], contiguous."""
         rows = values.numel() // self.in_features
         if rows == 0:
             return values.new_empty(*values.shape[:-1], self.out_features)
-        # The last argument must be the number of rows: where it is not, the product is made with `weight`.
-        product: Tensor = torch.ops.mkl._mkl_linear(values, self._packed, self.weight, self.bias, rows)
+        product: Tensor
+        if self.library == "mkl":
+            # The last argument must be the number of rows: where it is not, the product is made with `weight`.
+            product = torch.ops.mkl._mkl_linear(values, self._packed, self.weight, self.bias, rows)
+        else:
+            product = torch.ops.mkldnn._linear_pointwise(values, self._packed, self.bias, "none", [], "")
         return product
 
 
@@ -65,18 +80,40 @@ class _Hidden(nn.Module):
         return linear(values, self._layer[0].weight, self.bias)
 
 
-def can_pack() -> bool:
-    """Whether torch has MKL, and with it the products of packed weights."""
-    return torch.backends.mkl.is_available() and hasattr(torch.ops.mkl, "_mkl_linear")  # type: ignore[no-untyped-call]
+def packing_libraries() -> list[Library]:
+    """The libraries of this torch that make products of packed weights, the one for this processor first."""
+    has_mkl = torch.backends.mkl.is_available() and hasattr(torch.ops.mkl, "_mkl_linear")  # type: ignore[no-untyped-call]
+    # Only beside MKL, so that builds for processors on which nothing was measured stay as they are.
+    has_onednn = has_mkl and torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")  # type: ignore[no-untyped-call]
+    found: list[Library] = []
+    if has_mkl:
+        found.append("mkl")
+    if has_onednn:
+        found.insert(0 if _is_made_by_amd() else 1, "onednn")
+    return found
 
 
-def pack_linear_layers(model: nn.Module, run: Callable[[], Tensor]) -> bool:
-    """Pack the float32 linear layers that are on a CPU, in place; whether that was done.
+def _is_made_by_amd() -> bool:
+    try:
+        return "AuthenticAMD" in CPUINFO.read_text()
+    except OSError:
+        return False
+
+
+def library_of(model: nn.Module) -> Library | None:
+    """The library that makes the products of a model's packed layers; None if it has none."""
+    return next((layer.library for layer in model.modules() if isinstance(layer, PackedLinear)), None)
+
+
+def pack_linear_layers(model: nn.Module, run: Callable[[], Tensor], library: Library | None = None) -> bool:
+    """Pack the float32 linear layers that are on a CPU, in place; whether that was done. `library`: not the one for
+    this processor, but this one.
 
     `run` makes a short pass and returns its logits. A model whose code computes with a layer's weight itself, past the
     layer, gives other logits while the weights are hidden; it is left as it is.
     """
-    if not can_pack():
+    library = library or next(iter(packing_libraries()), None)
+    if library is None:
         return False
     layers = [
         (parent, name, child)
@@ -106,7 +143,7 @@ def pack_linear_layers(model: nn.Module, run: Callable[[], Tensor]) -> bool:
         # One at a time: a layer's own weight is freed as soon as it is packed.
         parent, name, layer = layers.pop()
         if id(layer) not in packed:
-            packed[id(layer)] = PackedLinear(layer)
+            packed[id(layer)] = PackedLinear(layer, library)
         setattr(parent, name, packed[id(layer)])
     return True
 
@@ -116,7 +153,7 @@ def packed_head_bytes(config: Any, dtype: torch.dtype, device: torch.device) -> 
     stays as it is."""
     text = config.get_text_config()
     tied = text.tie_word_embeddings or config.tie_word_embeddings  # a wrapper's own word counts
-    if device.type != "cpu" or dtype != torch.float32 or not can_pack() or not tied:
+    if device.type != "cpu" or dtype != torch.float32 or not packing_libraries() or not tied:
         return 0
     return int(text.vocab_size * text.hidden_size * dtype.itemsize)
 

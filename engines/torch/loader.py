@@ -20,7 +20,7 @@ from engines.torch.configuration import read_config
 from engines.torch.draft_weights import load_draft
 from engines.torch.elsewhere import instead
 from engines.torch.lent_model import shares_with
-from engines.torch.linear import pack_linear_layers, packed_head_bytes
+from engines.torch.linear import library_of, pack_linear_layers, packed_head_bytes
 from engines.torch.load_report import UnfitTensors, check_report
 from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, stored_tensors, weight_bytes
 from engines.torch.quantization import check_quantization, dequantised
@@ -77,6 +77,8 @@ def load_runner(
         check_fits(weights, shape, slots, length, kind, place, states)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
+    except Exception as error:  # whatever transformers' code of this model does not expect of its configuration
+        raise _unexpected(files, config, "can't be examined", error) from error
     if given is not None:
         try:
             model = shares_with(given, kind, place)
@@ -94,15 +96,17 @@ def load_runner(
     except ModelError as error:
         raise type(error)(f"{files.id}: {error}; {instead(config.get_text_config().model_type)}") from error
     except Exception as error:  # whatever code of this model does not expect attention over slots
-        kind = config.get_text_config().model_type
-        raise ModelError(
-            f"{files.id}: {kind} can't be run with Tandem's attention: {error}; {instead(kind)}"
-        ) from error
+        raise _unexpected(files, config, "can't be run with Tandem's attention", error) from error
     if given is None or batch_invariant:  # packing copies what is shared; the mode's bits are those of packed weights
         pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
     if batch_invariant:
         settle_padding(runner, prefill_chunk_tokens)
     return runner
+
+
+def _unexpected(files: ModelFiles, config: Any, what: str, error: Exception) -> ModelError:
+    kind = config.get_text_config().model_type
+    return ModelError(f"{files.id}: {kind} {what}: {type(error).__name__}: {error}; {instead(kind)}")
 
 
 def pick_device(name: str) -> torch.device:
@@ -133,12 +137,13 @@ def runner_fingerprint(files: ModelFiles, runner: Runner) -> str:
     numerics = f"{torch.get_num_threads()} threads, {torch.backends.cpu.get_cpu_capability()}"
     if device.type == "cuda":
         numerics = ""
+    products = library_of(runner.model) or "torch's own"
     return fingerprint(
         files.folder,
         engine=f"torch-{torch.__version__} transformers-{transformers.__version__}",
         dtype=str(runner.dtype),
         device="cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
-        numerics=f"{numerics} batch_invariant={runner.batch_invariant} padding={runner.padding}",
+        numerics=f"{numerics} products={products} batch_invariant={runner.batch_invariant} padding={runner.padding}",
     )
 
 

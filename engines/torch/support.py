@@ -22,10 +22,14 @@ _ROPE_KEYS = {
     "llama_4_scaling_beta",  # Ministral 3 and Mistral 4: queries grow with their position
     "mrope_section", "mrope_interleaved",  # Qwen VL: positions in three axes, which are alike for text
     "finetuned",  # says how the model came to be
+    "max_position_embeddings",  # Ministral 3 and Mistral 4: the configuration's own once more, which alone is read
 }  # fmt: skip
 _UNSERVED = {
     "diffllama": "has two attentions in every layer",
+    "doge": "masks its scores by what it computes from the values",
+    "hrm_text": "runs its layers several times over, each time with other keys and values",
     "jetmoe": "routes every token to attention heads of its own",
+    "recurrent_gemma": "remembers in recurrent layers (RG-LRU) of code that keeps the state for itself",
     **dict.fromkeys(
         ["camembert", "data2vec-text", "roberta", "roberta-prelayernorm", "xlm-roberta", "xlm-roberta-xl", "xmod"],
         "counts positions from beyond the id of its padding token",
@@ -37,6 +41,8 @@ _RECURRENT = {
     "nemotron_h", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next",
 }  # fmt: skip
 _ALIBI = {"bloom", "mpt"}
+# Whose classes say that their attention can be replaced, and whose attention then does not get the pass.
+_CLOSED = {"moshi", "nemotron"}
 
 
 def check_supported(config: Any, slot_length: int) -> None:
@@ -59,6 +65,9 @@ def check_supported(config: Any, slot_length: int) -> None:
         raise refused(kind, f"{kind} has layers other than full attention ({', '.join(other)})")
     if kind in _UNSERVED:
         raise refused(kind, f"{kind} {_UNSERVED[kind]}")
+    windows = [window for layer in attention_layers(config) if (window := layer_window(text, layer)) is not None]
+    if min(windows, default=1) < 1:
+        raise ModelError(f"its config.json gives tokens a window of {min(windows)} tokens, not even themselves")
     _check_rope(text)
     longest = getattr(text, "max_position_embeddings", None)
     if longest is not None and slot_length > longest > 0:
@@ -80,7 +89,8 @@ def _check_class(config: Any, kind: str) -> None:
             f"{config.model_type} is not a causal language model that transformers knows; "
             f"if vLLM knows it, {instead(kind)}"
         )
-    if not getattr(found, "_supports_attention_backend", False) and kind not in _RECURRENT:
+    replaceable = getattr(found, "_supports_attention_backend", False) and kind not in _CLOSED
+    if not replaceable and kind not in _RECURRENT:
         raise ModelError(
             f"transformers' {config.model_type} does not let its attention be replaced, which the torch engine needs; "
             f"{instead(kind)}"

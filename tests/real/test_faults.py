@@ -14,9 +14,9 @@ import pytest
 
 from testing.client import ApiFailure, Client
 from testing.processes import Process, Stack
+from testing.proxy import Proxy
 from testing.stacks import BITWISE, speculative
 from tests.real.conftest import TINY_VOCABULARY
-from tests.real.proxy import Proxy
 from tests.real.rig import (
     OPTIONS,
     PATIENCE,

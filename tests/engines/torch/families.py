@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from engines.runtime.slots import Slot, SlotCache
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
+from engines.torch.linear import pack_linear_layers
 from engines.torch.runner import Row, Runner
 from engines.torch.support import check_supported
 
@@ -93,6 +94,7 @@ class Family:
             check_environment(torch.device("cpu"), torch.float32, config)
             make_batch_invariant(model)
         runner = Runner(model, num_slots, slot_length, batch_invariant=batch_invariant)
+        pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(5)))])[0])
         if batch_invariant:
             settle_padding(runner, 64)
         return runner

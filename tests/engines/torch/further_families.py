@@ -21,12 +21,23 @@ ALPHA: dict[str, Any] = {
 MINISTRAL_3: dict[str, Any] = {
     "rope_parameters": {
         "rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 32,
-        "llama_4_scaling_beta": 0.5, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+        "max_position_embeddings": 256, "llama_4_scaling_beta": 0.5,
+        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
     },
 }  # fmt: skip
 GPT_2: dict[str, Any] = {
     "vocab_size": 100, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 256, "bos_token_id": 0,
     "eos_token_id": None, "tie_word_embeddings": False,
+}  # fmt: skip
+DBRX: dict[str, Any] = {
+    "vocab_size": 100, "d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 256, "pad_token_id": None,
+    "eos_token_id": None, "tie_word_embeddings": False,
+    "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 32, "moe_num_experts": 2, "moe_top_k": 1},
+    "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 0.5},
+}  # fmt: skip
+MODERN: dict[str, Any] = {
+    "local_attention": 16, "global_attn_every_n_layers": 2, "num_hidden_layers": 4, "pad_token_id": 0,
+    "cls_token_id": 1, "sep_token_id": 2,
 }  # fmt: skip
 DYNAMIC: dict[str, Any] = {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}}
 
@@ -48,6 +59,7 @@ FURTHER = [
     _further("Cohere 2 MoE", "Cohere2MoeConfig", MOE, ALTERNATE),
     _further("CTRL", "CTRLConfig", dff=48, base=GPT_2),
     _further("CWM", "CwmConfig", ALTERNATE),
+    _further("DBRX", "DbrxConfig", base=DBRX),
     _further("DeepSeek V2", "DeepseekV2Config", LATENT, ROUTED, base=NO_HEAD_DIM),
     _further("DeepSeek V3, R1, Kimi K2", "DeepseekV3Config", LATENT, ROUTED, base=NO_HEAD_DIM),
     _further("dots.llm1", "Dots1Config", ROUTED),
@@ -88,6 +100,7 @@ FURTHER = [
     _further("MiniCPM 3", "MiniCPM3Config", LATENT, base=NO_HEAD_DIM),
     _further("MiniMax M2", "MiniMaxM2Config", LOCAL),
     _further("Ministral 3", "Ministral3Config", MINISTRAL_3),
+    _further("ModernBERT decoder", "ModernBertDecoderConfig", MODERN, base=NO_HEAD_DIM),
     _further("NanoChat", "NanoChatConfig", base=NO_HEAD_DIM),
     _further("OLMo", "OlmoConfig", base=NO_HEAD_DIM),
     _further("OLMo 2", "Olmo2Config", base=NO_HEAD_DIM),

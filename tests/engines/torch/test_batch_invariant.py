@@ -19,6 +19,7 @@ from engines.errors import BatchInvarianceError
 from engines.torch import attention
 from engines.torch import runner as runner_module
 from engines.torch.batch_invariant import check_environment, make_batch_invariant, settle_padding
+from engines.torch.linear import pack_linear_layers
 from engines.torch.padding import Padding, row_paddings
 from engines.torch.runner import Row, Runner
 from testing.tiny_models import Architecture, make_tiny_model
@@ -29,14 +30,18 @@ LENGTH = 140
 HIDDEN = 56
 
 
-def prepared_runner(folder: Path, dtype: torch.dtype = torch.float32) -> Runner:
+def prepared_runner(folder: Path, dtype: torch.dtype = torch.float32, *, packed: bool = True) -> Runner:
+    """As a worker has it, before padding is settled; without `packed` its products are torch's own."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
     make_batch_invariant(model)
-    return Runner(model, num_slots=4, slot_length=LENGTH + 20, batch_invariant=True)
+    runner = Runner(model, num_slots=4, slot_length=LENGTH + 20, batch_invariant=True)
+    if packed:
+        pack_linear_layers(model, lambda: runner.forward([Row(0, 0, [3, 4, 5])])[0])
+    return runner
 
 
-def invariant_runner(folder: Path, dtype: torch.dtype = torch.float32) -> Runner:
-    runner = prepared_runner(folder, dtype)
+def invariant_runner(folder: Path, dtype: torch.dtype = torch.float32, *, packed: bool = True) -> Runner:
+    runner = prepared_runner(folder, dtype, packed=packed)
     settle_padding(runner)
     return runner
 
@@ -139,35 +144,40 @@ def test_without_padded_key_lengths_bits_differ(tmp_path: Path, monkeypatch: pyt
         settle_padding(runner)
 
 
-class Bent(nn.Linear):
+class Bent(nn.Module):
     """Gives other bits to all rows of a pass of some sizes, one bit for each."""
 
     is_bent: Callable[[int], bool]
 
     def forward(self, rows: Tensor) -> Tensor:
         count = rows.shape[-2]
-        return super().forward(rows) * (1 + count / 1000 if type(self).is_bent(count) else 1)
+        product: Tensor = super().forward(rows)  # type: ignore[misc]
+        return product * (1 + count / 1000 if type(self).is_bent(count) else 1)
 
 
-class BentEnd(nn.Linear):
+class BentEnd(nn.Module):
     """Gives other bits to the last row of an odd number of rows, as oneDNN does in bfloat16."""
 
     def forward(self, rows: Tensor) -> Tensor:
         end = torch.ones(rows.shape[-2], 1)
         end[-1] = 1 + rows.shape[-2] % 2 / 1000
-        return super().forward(rows) * end
+        product: Tensor = super().forward(rows)  # type: ignore[misc]
+        return product * end
 
 
-class BentPlace(nn.Linear):
+class BentPlace(nn.Module):
     """Gives other bits to every fourth row, whatever is beside it."""
 
     def forward(self, rows: Tensor) -> Tensor:
-        return super().forward(rows) * (1 + (torch.arange(rows.shape[-2])[:, None] % 4 == 0) / 1000)
+        product: Tensor = super().forward(rows)  # type: ignore[misc]
+        return product * (1 + (torch.arange(rows.shape[-2])[:, None] % 4 == 0) / 1000)
 
 
-def bent_runner(folder: Path, kind: type[nn.Linear]) -> Runner:
+def bent_runner(folder: Path, kind: type[nn.Module]) -> Runner:
+    """`kind` stands before the layer's own class, whichever that is here."""
     runner = prepared_runner(make_tiny_model(folder, hidden=HIDDEN))
-    runner.model.model.layers[0].mlp.down_proj.__class__ = kind
+    layer = runner.model.model.layers[0].mlp.down_proj
+    layer.__class__ = type(kind.__name__, (kind, type(layer)), {})
     return runner
 
 
@@ -264,7 +274,7 @@ def test_bits_are_equal_with_the_kernels_of_other_processors(kernels: str, tmp_p
         "import sys\n"
         "from pathlib import Path\n"
         "from tests.engines.torch.test_batch_invariant import differs, invariant_runner\n"
-        "runner = invariant_runner(Path(sys.argv[1]))\n"
+        "runner = invariant_runner(Path(sys.argv[1]), packed=False)\n"
         "print(runner.padding)\n"
         "sys.exit(differs(runner, tries=2, length=70))\n"
     )
@@ -283,7 +293,7 @@ def test_without_mkl_reproducibility_bits_differ(tmp_path: Path) -> None:
         "from engines.errors import BatchInvarianceError\n"
         "from tests.engines.torch.test_batch_invariant import invariant_runner\n"
         "try:\n"
-        "    print(invariant_runner(Path(sys.argv[1])).padding)\n"
+        "    print(invariant_runner(Path(sys.argv[1]), packed=False).padding)\n"
         "except BatchInvarianceError as refusal:\n"
         "    print(refusal)\n"
     )

@@ -32,7 +32,8 @@ REFUSED = {
     "Qwen 2.5 Omni": "Qwen2_5OmniConfig", "Qwen 3 Omni": "Qwen3OmniMoeConfig", "Hunyuan VL": "HunYuanVLConfig",
     "DeepSeek OCR 2": "DeepseekOcr2Config", "Voxtral": "VoxtralConfig", "ERNIE 4.5 VL": "Ernie4_5_VLMoeConfig",
     "Granite Speech": "GraniteSpeechConfig", "BLIP 2": "Blip2Config", "Ovis 2": "Ovis2Config",
-    "Perception LM": "PerceptionLMConfig",
+    "Perception LM": "PerceptionLMConfig", "Nemotron 4": "NemotronConfig", "Moshi": "MoshiConfig", "Doge": "DogeConfig",
+    "HRM": "HrmTextConfig", "RecurrentGemma": "RecurrentGemmaConfig",
 }  # fmt: skip
 """Families and their configurations in transformers."""
 

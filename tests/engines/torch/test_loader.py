@@ -326,8 +326,20 @@ def test_code_that_does_not_expect_slots_ends_in_a_sentence(files: ModelFiles, m
         raise RuntimeError("The size of tensor a (2) must match …")
 
     monkeypatch.setattr(Runner, "_probe", fail)
-    with pytest.raises(ModelError, match="tiny: llama can't be run with Tandem's attention: The size"):
+    with pytest.raises(ModelError, match="tiny: llama can't be run with Tandem's attention: RuntimeError: The size"):
         load_runner(files, num_slots=1, device="cpu")
+
+
+def test_configurations_that_code_of_transformers_stumbles_over_end_in_a_sentence(files: ModelFiles) -> None:
+    """Not in a traceback: here a drafter of Gemma 4's, whose configuration says nothing of layers."""
+    transformers.Gemma4AssistantConfig().save_pretrained(files.folder)
+    with pytest.raises(ModelError, match=r"tiny: gemma4_assistant can't be examined: AttributeError: .*engine vllm"):
+        load_runner(files, num_slots=1, device="cpu")
+
+
+def test_a_window_that_hides_a_token_from_itself_is_refused() -> None:
+    with pytest.raises(ModelError, match="a window of 0 tokens"):
+        check_supported(transformers.MistralConfig(**SMALL, sliding_window=0), 64)
 
 
 def test_a_second_attention_in_a_layer_is_noticed() -> None:

