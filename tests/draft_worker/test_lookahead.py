@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from draft_worker import lookahead as lookahead_module
+from draft_worker.auto import Auto
 from draft_worker.fan_out import GuessRates, laid_out, likeliest
 from draft_worker.outcomes import BONUS, Guess
 from draft_worker.plans import DrawSeconds
@@ -176,6 +177,23 @@ async def test_auto_counts_on_what_is_prepared() -> None:
         answer = await worker.draft(ids=[*ids, *drafted, own], held=3, round=1, **auto)
         assert answer["source"] == "cache"
         assert answer["planned"] == sum(part["tokens"] for part in answer["parts"])
+
+
+@async_test
+async def test_what_a_copy_goes_on_with_does_not_decide_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows from drafted tokens, which may be discarded: under `probabilistic` that would bias the text."""
+    planned = []
+    monkeypatch.setattr(
+        lookahead_module.Lookahead, "begin", lambda self, asked, drafted, length: planned.append(length)
+    )
+    monkeypatch.setattr(
+        Auto, "_extend", lambda self, asked, plan, choices, costs, found: replace(found, planned=9, extended=6)
+    )
+    auto: dict[str, Any] = {"draft_model": "auto", "verify_seconds": [1.0] * 5, "draft_tokens": 4}
+    async with drafter() as worker:
+        answer = await worker.draft(ids=[20, 11, 23], lookahead_tokens=4, **auto)
+    assert answer["planned"] == 9
+    assert planned == [3]
 
 
 @async_test
