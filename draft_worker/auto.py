@@ -44,11 +44,15 @@ class _Choices:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A draft, the drafters that its tokens come from, and the length it would have without a stop token."""
+    """A draft, the drafters that its tokens come from, and the length it would have without a stop token.
+
+    `extended` of these are what another copy goes on with after the draft that was planned.
+    """
 
     parts: list[DraftPart]
     drafted: Drafted
     planned: int
+    extended: int = 0
 
     @property
     def source(self) -> str:
@@ -157,4 +161,5 @@ class Auto:
             [*so_far.parts, DraftPart(source=proposal.kind[0], tokens=count)],
             Drafted([whole], drafted.cached_tokens, drafted.timings),
             so_far.planned + count,
+            count,
         )

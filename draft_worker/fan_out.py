@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from draft_worker.outcomes import BONUS, Guess
 
@@ -51,3 +53,72 @@ def likeliest(chances: Sequence[float], rates: GuessRates, count: int) -> list[t
         found += [((here - on) * rate, Guess(place, rank)) for rank, rate in enumerate(after_left)]
     found.sort(key=lambda entry: -entry[0])
     return found[:count]
+
+
+def laid_out(
+    outcomes: Sequence[tuple[float, Guess]],
+    planned: int,
+    each: int,
+    most: int,
+    seconds: Callable[[int], float],
+    time: float,
+) -> list[Guess]:
+    """How many tokens to prepare for each of the outcomes; those that get none are left out.
+
+    `most` in all, `each` for an outcome, and one at least. `seconds`: of a pass by its rows, taken to be linear. Either
+    a tree of several outcomes, or the likeliest token after the whole draft alone, which grows on where the draft
+    stands: that takes a row a pass and leaves the draft's keys where they are. On a GPU, where rows are free, it is the
+    tree; on a CPU often the chain.
+    """
+    a_row = max(1e-9, (seconds(planned + 9) - seconds(planned + 1)) / 8)
+    a_pass = max(seconds(1) - a_row, 1e-6)
+    time -= a_pass + a_row * (planned + 1)
+    tree = _tree(outcomes, planned, min(each, most), most, a_row, a_pass, time)
+    saved = a_pass + a_row
+    worth = sum(chance * guess.tokens for chance, guess in tree) * saved - a_row * (planned + 1)
+    for chance, guess in outcomes:
+        if guess.place == BONUS:
+            tokens = min(each, most, max(1, int(time / saved)) if time < math.inf else most)
+            if chance * tokens * saved > worth:
+                return [replace(guess, tokens=tokens)]
+            break
+    return [guess for _, guess in tree]
+
+
+def _tree(
+    outcomes: Sequence[tuple[float, Guess]],
+    planned: int,
+    each: int,
+    most: int,
+    a_row: float,
+    a_pass: float,
+    left: float,
+) -> list[tuple[float, Guess]]:
+    """The next token always goes to the outcome where a second of preparing brings most, as long as all fits."""
+    places = [planned if guess.place == BONUS else guess.place for _, guess in outcomes]
+    depths = [0] * len(outcomes)
+    passes, lowest = 0, planned
+
+    def cost(index: int) -> float:
+        """Of one token more: the branch's tokens are fed anew, and the draft from where the first branch leaves it."""
+        place, depth = places[index], depths[index] + 1
+        found = a_row * depth
+        if depth > passes:
+            found += a_pass + a_row * (planned - min(lowest, place))
+        return found + a_row * max(0, lowest - place) * passes
+
+    growing = list(range(len(outcomes)))
+    for count in range(most):
+        costs = {index: cost(index) for index in growing}
+        growing = [index for index in growing if not count or costs[index] <= left]
+        if not growing:
+            break
+        best = max(growing, key=lambda index: outcomes[index][0] / costs[index])
+        left -= costs[best]
+        depths[best] += 1
+        passes, lowest = max(passes, depths[best]), min(lowest, places[best])
+        if depths[best] == each:
+            growing.remove(best)
+    return [
+        (chance, replace(guess, tokens=depth)) for (chance, guess), depth in zip(outcomes, depths, strict=True) if depth
+    ]

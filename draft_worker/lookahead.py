@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from basics.names import AUTO
 from draft_worker.engine import DraftEngine, LooksAhead
-from draft_worker.fan_out import MOST_GUESSES, GuessRates, likeliest
+from draft_worker.fan_out import MOST_GUESSES, GuessRates, laid_out, likeliest
 from draft_worker.outcomes import Ahead, Guess
 from draft_worker.plans import DrawSeconds
 from draft_worker.yields import Kind, Yields
@@ -142,10 +144,15 @@ class Lookahead:
             return
         if asked.translator is not None or request.grammar is not None:
             return  # copying drafters read the session's state of the grammar, which must not be elsewhere meanwhile
-        tokens = request.lookahead_tokens
-        guesses = self._choose(looking, planned, tokens)
-        ahead = Ahead(list(drafted), tokens, guesses, MOST_GUESSES, request.want_q)
-        looking.at, looking.began = len(asked.ids), time.perf_counter()
+        began = time.perf_counter()
+        gap = looking.gap if looking.gap is not None else self._gap
+        # Where this worker chooses lengths, what is asked for is the most: one more than now can be tried at no cost.
+        each = min(request.lookahead_tokens, planned + 1) if request.draft_model == AUTO else request.lookahead_tokens
+        guesses = self._choose(looking, planned, each, gap)
+        ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q)
+        if gap is not None:
+            ahead.time = lambda rows: time.perf_counter() + self._seconds.of(rows) <= began + gap
+        looking.at, looking.began = len(asked.ids), began
         looking.request, looking.ahead = request, ahead
         ids, deadline = list(asked.ids), time.monotonic() + _MOST_SECONDS
         work = self._look(looking.task, request, ids, asked.owner, ahead, deadline)
@@ -195,23 +202,12 @@ class Lookahead:
         found = ahead.following(came)
         self._metrics.foreseen(found is not None and len(found[0].tokens) > found[1])
 
-    def _choose(self, looking: _Looking, planned: int, tokens: int) -> list[Guess]:
-        """As many of the likeliest outcomes as there is time for, and at least one."""
-        gap = looking.gap if looking.gap is not None else self._gap
-        most = min(_FIRST_OUTCOMES if gap is None else _MOST_OUTCOMES, max(1, _MOST_TOKENS // tokens))
-        chosen: list[Guess] = []
-        for chance, guess in likeliest(looking.yields.chances(_KIND, planned), self._rates, most):
-            if chosen and chance < _LEAST_CHANCE:
-                break
-            if chosen and gap is not None and self._expected(planned, len(chosen) + 1, tokens) > gap:
-                break
-            chosen.append(guess)
-        return chosen
-
-    def _expected(self, planned: int, outcomes: int, tokens: int) -> float:
-        """Seconds that preparing takes."""
-        passes = (self._seconds.of(planned + outcomes * step) for step in range(1, tokens + 1))
-        return self._seconds.of(planned + 1) + sum(passes)
+    def _choose(self, looking: _Looking, planned: int, each: int, gap: float | None) -> list[Guess]:
+        """What is likeliest to be used of all that there is time for, and a token at least."""
+        most = _FIRST_OUTCOMES if gap is None else _MOST_OUTCOMES
+        outcomes = likeliest(looking.yields.chances(_KIND, planned), self._rates, most)
+        likely = [outcome for outcome in outcomes if outcome[0] >= _LEAST_CHANCE] or outcomes[:1]
+        return laid_out(likely, planned, each, _MOST_TOKENS, self._seconds.of, math.inf if gap is None else gap)
 
 
 def _same_draws(one: DraftRequest, other: DraftRequest) -> bool:

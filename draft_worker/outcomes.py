@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from protocol.messages import TopK
@@ -12,10 +13,14 @@ BONUS = -1
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """The target's own token after `place` accepted ones (BONUS: all) is the likeliest (rank 0), second likeliest, …"""
+    """The target's own token after `place` accepted ones (BONUS: all) is the likeliest (rank 0), second likeliest, …
+
+    `tokens` are to be prepared for that.
+    """
 
     place: int
     rank: int
+    tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -43,15 +48,16 @@ class Branch:
 class Ahead:
     """What to prepare while `drafted` is verified, and what has been prepared by now: an engine fills in the rest.
 
-    Drafts of `tokens` tokens for the outcomes of `guesses`, with their q if `wants_q`. `likely` are, for each place,
-    the tokens that were guessed, at most `most_guesses`; `passes` what passes took: rows and seconds.
+    Drafts for the outcomes of `guesses`, with their q if `wants_q`, by passes for which there is `time`: of so many
+    rows, none of which should be under way when the session's next call comes. `likely` are, for each place, the
+    tokens that were guessed, at most `most_guesses`; `passes` what passes took: rows and seconds.
     """
 
     drafted: list[int]
-    tokens: int
     guesses: list[Guess]
     most_guesses: int
     wants_q: bool = False
+    time: Callable[[int], bool] = lambda rows: True
     likely: list[list[int]] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     passes: list[tuple[int, float]] = field(default_factory=list)
@@ -63,7 +69,7 @@ class Ahead:
             place = len(self.drafted) if guess.place == BONUS else guess.place
             if place >= len(self.likely) or (guess.place != BONUS and place >= len(self.drafted)):
                 continue  # the draft is shorter than asked
-            depth = 1 + min(self.tokens, room - place - 1)
+            depth = 1 + min(guess.tokens, room - place - 1)
             if guess.rank < len(self.likely[place]) and depth > 1:
                 token_id = self.likely[place][guess.rank]
                 if token_id not in stops:

@@ -110,7 +110,9 @@ class DraftService:
                 source = parts[0].source
             first = drafted.candidates[0].token_ids if drafted.candidates else []
             if self.lookahead is not None:
-                self.lookahead.begin(asked, first, chosen.planned if chosen is not None else asked.tokens)
+                # An extension follows from tokens drawn before it, which may be discarded and drawn again.
+                planned = chosen.planned - chosen.extended if chosen is not None else asked.tokens
+                self.lookahead.begin(asked, first, planned)
             session.emit(first)
             response = DraftResponse(
                 session_id=request.session_id,

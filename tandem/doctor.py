@@ -15,7 +15,7 @@ from protocol.worker_info import ModelInfo, Translation
 from tandem.addresses import service_url
 from tandem.doctor_report import print_report
 from tandem.findings import PromptResult, Report
-from tandem.payoff import Costs, Yield, acceptance_of, judge
+from tandem.payoff import Costs, Yield, acceptance_of, judge, lookahead_verdict
 from tandem.probes import MeasuredAnswer, ProbedService, Unreachable
 
 _STEP_GAMMAS = (0, 1, 3, 7)
@@ -116,6 +116,11 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
             report.costs = _measure(report, setup.target, setup.draft, report.draft_tokens, other)
         except Unreachable as problem:
             report.add("timing", False, str(problem))
+    if report.costs and draft:
+        if draft.capabilities.lookahead:
+            report.lookahead = lookahead_verdict(report.costs, report.draft_tokens)
+        else:
+            report.lookahead = f"lookahead is not to be had: {draft.id} on {draft.engine} prepares no drafts"
     if report.costs:
         for result in report.prompts:
             gains = Yield(result.acceptance_rate, result.coverage)

@@ -44,6 +44,8 @@ class Report:
     costs: Costs | None = None
     prompts: list[PromptResult] = field(default_factory=list)
     verdicts: dict[str, Payoff] = field(default_factory=dict)
+    lookahead: str | None = None
+    """Whether drafting while the target verifies pays."""
 
     @property
     def healthy(self) -> bool:

@@ -12,6 +12,9 @@ from itertools import pairwise
 
 from basics.names import MAX_DRAFT_TOKENS
 
+_WORTH_HIDING = 1.05
+"""A round's time over that of one whose drafting is hidden."""
+
 
 @dataclass(frozen=True, slots=True)
 class Costs:
@@ -114,6 +117,29 @@ def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Payoff:
         best_speed_up=best_speed_up,
         needed_tokens_a_round=tokens / expected,
         reasons=() if expected > 1 else tuple(_reasons(costs, gains, draft_tokens)),
+    )
+
+
+def lookahead_verdict(costs: Costs, draft_tokens: int) -> str:
+    """Whether drafting while the target verifies pays (docs/lookahead.md): a sentence, with the reason if it does not.
+
+    What is prepared takes a pass of the draft model over the draft, and then one for each of the γ tokens.
+    """
+    drafting = costs.draft_call + draft_tokens * costs.draft_token
+    whole = costs.round(draft_tokens)
+    room = costs.step(draft_tokens + 1) + costs.target_round_trip
+    needed = (1 + draft_tokens) * costs.draft_token
+    most = whole / (whole - drafting)
+    if most < _WORTH_HIDING:
+        return f"lookahead would not pay: drafting is only {drafting:.1f} of the {whole:.1f} ms of a round"
+    if needed > room:
+        return (
+            f"lookahead would hide little: preparing γ {draft_tokens} takes {needed:.1f} ms, and verification leaves "
+            f"{room:.1f} ms for it"
+        )
+    return (
+        f"lookahead may pay: drafting is {drafting:.1f} of the {whole:.1f} ms of a round, so up to {most:.2f}×, if all "
+        "drafts are foreseen and the draft worker shares no cores with the target; `lookahead: auto` measures it"
     )
 
 

@@ -113,12 +113,15 @@ def drawn(cells: Sequence[Cell], count: int, seed: int = 34) -> list[Cell]:
 
 @contextmanager
 def running() -> Iterator[Services]:
-    """The bundled model in bitwise mode, and a gateway that has each drafter under its name in FACTORS."""
+    """The bundled model in bitwise mode, and a gateway that has each drafter under its name in FACTORS.
+
+    It has `lookahead: on`: what is prepared must leave the text as it is in every cell.
+    """
     model = bundled()
     with Stack() as stack:
         workers = {**BITWISE, "slots": 8, "context_length": 1024}
         drafters = [name for name in FACTORS["drafter"] if name != "none"]
-        yield start(stack, model, truncated(model), drafters=drafters, worker_settings=workers)
+        yield start(stack, model, truncated(model), drafters=drafters, worker_settings=workers, lookahead="on")
 
 
 def ask(client: Client, cell: Cell, prompt: str, max_tokens: int) -> Answer:

@@ -143,10 +143,11 @@ class Stack:
 
     def tandem(self, role: Role, name: str, **settings: Any) -> Process:
         """`tandem ROLE` with these settings, in the variables that set them; not yet ready."""
-        port = free_port()
-        command = [sys.executable, "-m", "tandem", role, "--host", "127.0.0.1", "--port", str(port)]
-        variables = {f"TANDEM_{role}_{field}".upper(): _text(value) for field, value in settings.items()}
-        return self._add(name, command, port, variables)
+        return self._role("tandem", role, name, settings, {})
+
+    def slow(self, role: Role, pass_ms: float, name: str | None = None, **settings: Any) -> Process:
+        """A worker with these settings whose passes last as long (testing/slow_worker.py)."""
+        return self._role("testing.slow_worker", role, name or role, settings, {"SLOW_PASS_MS": str(pass_ms)})
 
     def module(self, name: str, module: str, *arguments: str, **variables: str) -> Process:
         """`python -m MODULE --host 127.0.0.1 --port PORT ARGUMENTS`, with these variables in its environment."""
@@ -182,6 +183,14 @@ class Stack:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+    def _role(
+        self, module: str, role: Role, name: str, settings: Mapping[str, Any], more: Mapping[str, str]
+    ) -> Process:
+        port = free_port()
+        command = [sys.executable, "-m", module, role, "--host", "127.0.0.1", "--port", str(port)]
+        variables = {f"TANDEM_{role}_{field}".upper(): _text(value) for field, value in settings.items()}
+        return self._add(name, command, port, {**variables, **more})
 
     def _add(self, name: str, command: Sequence[str], port: int, variables: Mapping[str, str]) -> Process:
         # The user's own settings must not affect what is measured.

@@ -7,11 +7,13 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from testing.client import ApiFailure, Client
 from testing.processes import Process, Stack
@@ -34,14 +36,29 @@ class Tally:
     wrong: list[dict[str, str]] = field(default_factory=list)
     tokens: int = 0
     kills: int = 0
+    prepared: float = 0.0
+    """Draft tokens that lookahead had prepared and that were used."""
     memory: list[dict[str, float]] = field(default_factory=list)
+    """MiB: of the gateway, and of each worker under its name and process id."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def growth(self) -> float:
         """The gateway's memory at the end over that after the first quarter."""
-        readings = [reading["gateway"] for reading in self.memory]
-        return readings[-1] / readings[len(readings) // 4] if readings else 1.0
+        return _growth([reading["gateway"] for reading in self.memory])
+
+    @property
+    def growths(self) -> dict[str, float]:
+        """The workers' likewise, each in the longest of its lives: from its start, or a kill, to the next."""
+        lives: dict[str, list[float]] = {}
+        for reading in self.memory:
+            for life, memory in reading.items():
+                lives.setdefault(life, []).append(memory)
+        longest: dict[str, list[float]] = {}
+        for life, readings in lives.items():
+            name = life.partition(" ")[0]
+            longest[name] = max(longest.get(name, []), readings, key=len)
+        return {name: _growth(readings) for name, readings in longest.items() if name != "gateway"}
 
 
 def soak(
@@ -62,7 +79,7 @@ def soak(
         drafts = [stack.draft(draft_model, "draft-model", **workers), stack.draft("lookup", "draft-lookup")]
         pools = {"model": [drafts[0].url], "lookup": [drafts[1].url]}
         urls = [target.url for target in targets]
-        gateway = stack.gateway(urls, [drafts[1].url], draft_pools=pools, probe_interval_seconds=0.5)
+        gateway = stack.gateway(urls, [drafts[1].url], draft_pools=pools, probe_interval_seconds=0.5, lookahead="on")
         stack.wait_ready()
         with Client(gateway.url, timeout=HUNG_SECONDS) as client, ThreadPoolExecutor(streams + 1) as pool:
             expected = _expected(client, tokens)
@@ -71,10 +88,25 @@ def soak(
             asking = [pool.submit(_ask, client, expected, until, tokens, tally, number) for number in range(streams)]
             while time.monotonic() < until:
                 time.sleep(min(5.0, max(0.0, until - time.monotonic())))
-                tally.memory.append({"gateway": gateway.rss() / 2**20})
+                tally.memory.append({"gateway": gateway.rss() / 2**20, **_memory([*targets, *drafts])})
             for future in [killing, *asking]:
                 future.result()
+            page = client.metrics()
+            tally.prepared = page["tandem_lookahead_tokens_total"]
     return tally
+
+
+def _growth(readings: list[float]) -> float:
+    """The last over that after the first quarter."""
+    return readings[-1] / readings[len(readings) // 4] if readings else 1.0
+
+
+def _memory(workers: list[Process]) -> dict[str, float]:
+    found = {}
+    for worker in workers:
+        with suppress(psutil.NoSuchProcess):  # it has just been killed
+            found[f"{worker.name} {worker.pid}"] = worker.rss() / 2**20
+    return found
 
 
 def _expected(client: Client, tokens: int) -> dict[tuple[int, int], str]:

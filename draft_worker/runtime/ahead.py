@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from basics.names import GREEDY_TEMPERATURE
-from draft_worker.outcomes import Ahead
+from draft_worker.outcomes import Ahead, Branch
 from draft_worker.runtime.branches import grow
 from engines.drawing import Limits, Places, RequestSampling
 from engines.grammar.errors import GrammarError
@@ -15,7 +15,7 @@ from engines.sampling import noise
 from engines.sampling.draw import draw_top
 from engines.sampling.process import UnusableLogits, process
 from engines.sampling.rows import SamplingRow
-from protocol.messages import DraftRequest
+from protocol.messages import DraftRequest, TopK
 
 
 def ahead_job(
@@ -54,6 +54,8 @@ class _LookingAhead:
         places = drawing.along(drafted, range(-1, len(drafted) - 1))
         unread = drawing.ids[seat.length :]
         feed = Feed([*unread, *drafted], len(unread) - 1, divisible=len(unread) - 1)
+        if not ahead.time(len(feed.token_ids)):
+            return
         passed = yield feed
         assert passed is not None
         for place, likely in enumerate(self._likely(passed.logits, places)):
@@ -63,7 +65,24 @@ class _LookingAhead:
             ahead.likely.pop()  # nothing follows
         self._note(feed, passed)
         ahead.begin(drawing.room, drawing.stops)
-        yield from grow(drawing, drafted, ahead.branches, self._note, truncate=self._truncate)
+        if len(ahead.branches) == 1 and ahead.branches[0].at == len(drafted):
+            yield from self._grow_on(ahead.branches[0])
+        else:
+            yield from grow(drawing, drafted, ahead.branches, self._note, truncate=self._truncate, time=ahead.time)
+
+    def _grow_on(self, branch: Branch) -> Steps[None]:
+        """A branch after the whole draft, whose keys stay: if the text takes it, nothing has to be read again."""
+        drawing, ahead = self._drawing, self._ahead
+        while not branch.done and ahead.time(1):
+            places = drawing.after([[*ahead.drafted, *branch.tokens]])
+            feed = Feed(branch.tokens[-1:], 0, rows=places.rows, allowed=places.allowed, truncate=self._truncate)
+            passed = yield feed
+            assert passed is not None
+            self._note(feed, passed)
+            if self._truncate is not None:
+                ((ids, logprobs),) = passed.distribution.entries()
+                branch.q.append(TopK(token_ids=ids, logprobs=logprobs))
+            branch.add(passed.drawn.tokens[0], drawing.stops)
 
     def _note(self, feed: Feed, passed: Passed) -> None:
         timings = passed.timings

@@ -19,11 +19,12 @@ def grow(
     sampling: Sampling | None = None,
     truncate: int | None = None,
     columns: Columns | None = None,
+    time: Callable[[int], bool] = lambda rows: True,
 ) -> Steps[None]:
     """Grow all branches a token a pass; each pass feeds the branches' tokens anew, as nothing of them is kept.
 
     `sampling` in place of the request's; `columns`: see DrawRequest. With `truncate` tokens are drawn from so many of
-    the likeliest, and q is kept.
+    the likeliest, and q is kept. It ends where there is no `time` for a pass of so many rows.
     """
     for branch in branches:
         branch.done = len(branch.tokens) >= branch.depth or branch.tokens[-1] in drawing.stops
@@ -44,6 +45,8 @@ def grow(
             tips.append(parent)
         logits_from = len(token_ids)
         token_ids += [branch.tokens[-1] for branch in growing]
+        if not time(len(token_ids)):
+            return
         places = drawing.after([[*draft[: branch.at], *branch.tokens] for branch in growing], sampling)
         feed = Feed(
             token_ids,

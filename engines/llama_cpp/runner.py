@@ -77,6 +77,10 @@ class Runner:
         self.cells.share(branch_of[path[-1]], slot, start, start + len(path))
         self.cells.lengths[slot] = start + len(path)
 
+    def reusable(self, slot: int, length: int) -> int:
+        """All of it: every key is kept."""
+        return length
+
     def copy(self, source: int, target: int, length: int) -> None:
         """Make the first `length` positions of slot `target` those of `source`: they share cells."""
         if source == target:

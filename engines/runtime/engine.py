@@ -86,7 +86,7 @@ def start_engine(
     step_seconds = measure_step_seconds(runner)
     progress(f"preparing grammars for {model.id}")
     grammars = Grammars.of_tokenizer(tokenizer.tokenizer_json, runner.vocab_size, tokenizer.stop_token_ids)
-    slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
+    slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000, reusable=runner.reusable)
     drawn_as_chains = chains()
     loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass, drawn_as_chains, on_death)
     info = ModelInfo(

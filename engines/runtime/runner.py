@@ -58,6 +58,14 @@ class ModelRunner(Protocol):
         """Make the first `length` positions of slot `target` those of `source`. What `target` held is forgotten."""
         ...
 
+    def reusable(self, slot: int, length: int) -> int:
+        """How many of the first `length` tokens that a slot holds need not be computed again to go on behind them.
+
+        Most models keep every key: `length`. Where states or windows can't be cut back so far it is less; `forward`
+        then computes the missing ones in passes of its own, so whoever has a choice begins where this says.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ChainRow:

@@ -39,8 +39,10 @@ class SlotCache:
         copy: Callable[[int, int, int], None],
         hold_seconds: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
+        reusable: Callable[[int, int], int] = lambda slot, length: length,
     ) -> None:
-        """`copy(source, destination, length)` copies keys and values between slots, by index.
+        """`copy(source, destination, length)` copies keys and values between slots, by index. `reusable(slot, length)`:
+        how much of that prefix a slot really spares whoever goes on behind it (ModelRunner.reusable).
 
         A living session keeps its slot for `hold_seconds` after each use, unless no other session waits for one.
         """
@@ -48,6 +50,7 @@ class SlotCache:
         self._copy = copy
         self._hold_seconds = hold_seconds
         self._clock = clock
+        self._reusable = reusable
         self._owned: dict[int, Slot] = {}
         self.evictions = 0
 
@@ -66,7 +69,7 @@ class SlotCache:
         return len(self._free())
 
     def held(self, ids: Sequence[int], salt: str | None) -> int:
-        """Length of the longest prefix of `ids` that a slot holds."""
+        """Length of the longest prefix of `ids` that a slot holds, and that may be reused."""
         return self._best_match(ids, salt)[1]
 
     def acquire(
@@ -83,7 +86,7 @@ class SlotCache:
             return None
         target: Slot | None
         if own is not None and not own.pinned:
-            own_length = shared_prefix(own.ids, ids) if own.salt == salt else 0
+            own_length = self._match(own, ids) if own.salt == salt else 0
             # A running stream's own slot: hardly anything to gain elsewhere.
             if own_length + _LITTLE >= len(ids):
                 return self._pin(own, salt, owner, min(own_length, usable))
@@ -128,10 +131,13 @@ class SlotCache:
         best, length = None, 0
         for slot in self.slots:
             if slot.salt == salt and slot.ids and slot.ids[0] == ids[0]:
-                match = shared_prefix(slot.ids, ids)
+                match = self._match(slot, ids)
                 if match > length:
                     best, length = slot, match
         return best, length
+
+    def _match(self, slot: Slot, ids: Sequence[int]) -> int:
+        return self._reusable(slot.index, shared_prefix(slot.ids, ids))
 
     def _free(self) -> list[Slot]:
         now = self._clock()
@@ -158,5 +164,5 @@ class SlotCache:
         slot.owner = owner
         slot.salt = salt
         slot.pinned = True
-        del slot.ids[length:]
+        del slot.ids[self._reusable(slot.index, length) :]
         return slot

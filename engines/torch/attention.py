@@ -16,7 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from engines.errors import ModelError
-from engines.torch.kv_cache import KeyValueCache
+from engines.torch.kv_cache import KeyValueCache, Places
 from engines.torch.segments import Segment
 
 ATTENTION_NAME = "tandem"
@@ -104,7 +104,7 @@ class RaggedPass:
     cache: KeyValueCache
     segments: list[Segment]
     chain_tokens: Tensor | None
-    chain_places: Tensor
+    chain_places: Places
     slot_length: int
     keep: bool = False
     query_multiple: int = 1
@@ -145,7 +145,7 @@ class RaggedPass:
         attended = attended.view(key_value_heads, tokens, -1, value.shape[3]).transpose(0, 1)
         return attended.reshape(1, tokens, heads, -1)
 
-    def _place(self, layer: int, tokens: Tensor, places: Tensor, keys: Tensor, values: Tensor) -> None:
+    def _place(self, layer: int, tokens: Tensor, places: Places, keys: Tensor, values: Tensor) -> None:
         self.cache.write(layer, places, keys.index_select(0, tokens), values.index_select(0, tokens))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from engines.runtime.rows import Row, depths, paths
 from engines.torch.attention import RaggedPass
-from engines.torch.kv_cache import KeyValueCache
+from engines.torch.kv_cache import KeyValueCache, Places, Span
 from engines.torch.padding import Padding
 from engines.torch.segments import Segment
 
@@ -54,14 +54,14 @@ class BatchBuilder:
         trees: dict[int, tuple[Row, int]] = {}
         segments: list[Segment] = []
         chain_tokens: list[int] = []
-        chain_places: list[int] = []
+        chain_spans: list[Span] = []
         for row in rows:
             offset, count = len(ids), len(row.token_ids)
             ids.extend(row.token_ids)
             if row.parents is None:
                 positions.extend(range(row.start, row.start + count))
                 chain_tokens.extend(range(offset, offset + count))
-                chain_places.extend(self._cache.places(row.slot, row.start, count))
+                chain_spans.append((row.slot, row.start, count))
                 segments.extend(self._chain(row.slot, row.start, offset, count))
             else:
                 positions.extend(row.start + depth for depth in depths(row.parents))
@@ -80,7 +80,7 @@ class BatchBuilder:
             cache=self._cache,
             segments=segments,
             chain_tokens=None if len(chain_tokens) == len(ids) else self._index(chain_tokens),
-            chain_places=self._index(chain_places),
+            chain_places=self._cache.places(chain_spans),
             slot_length=self._slot_length,
             keep=bool(trees),
             query_multiple=self.padding.attention,
@@ -138,7 +138,7 @@ class BatchBuilder:
             shared = next(depth for depth, node in enumerate(path) if node not in done)
             done.update(path)
             nodes: Tensor | None = self._index([offset + node for node in path])
-            places: Tensor | None = self._index(self._cache.places(slot, start, len(path)))
+            places: Places | None = self._cache.places([(slot, start, len(path))])
             for first, run, length in self._runs(start + shared, len(path) - shared):
                 own = [offset + node for node in path[first - start : first - start + run]]
                 segments.append(Segment(self._index(own), slot, first, run, length, nodes, places, self._bucket))

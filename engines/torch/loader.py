@@ -24,7 +24,7 @@ from engines.torch.linear import library_of, pack_linear_layers, packed_head_byt
 from engines.torch.load_report import UnfitTensors, check_report
 from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, stored_tensors, weight_bytes
 from engines.torch.quantization import check_quantization, dequantised
-from engines.torch.runner import Runner
+from engines.torch.runner import INVARIANT_BUCKET, Runner
 from engines.torch.support import check_supported, context_length
 from engines.torch.wrappers import LeftOut, left_out, loading_class
 
@@ -67,7 +67,7 @@ def load_runner(
         check_supported(config, length)
         if files.parts is None:  # a trained draft has its scales beside its weights
             check_quantization(files.folder, config)
-        shape = cache_shape(config)
+        shape = cache_shape(config, length, INVARIANT_BUCKET if batch_invariant else 1)
         states = state_bytes(config, kind)
         slots = slots_within(kv_memory_bytes, shape, length, kind, states) if num_slots is None else num_slots
         beside = left_out(config)

@@ -18,7 +18,7 @@ from engines.models import weight_files
 from engines.torch.kv_cache import CacheShape, LayerShape
 from engines.torch.quantization import DEQUANTISING_BYTES, numbers_in_one
 from engines.torch.recurrent import SNAPSHOTS
-from engines.torch.support import attention_layers, recurrent_layers
+from engines.torch.support import attention_layers, changing_length, layer_window, recurrent_layers
 from engines.torch.wrappers import new_model
 
 
@@ -57,11 +57,18 @@ def stored_tensors(folder: Path) -> Iterator[tuple[str, Sequence[int], str]]:
                 yield name, stored.get_shape(), stored.get_dtype()
 
 
-def cache_shape(config: Any) -> CacheShape:
-    """Keys and values of a decoder with this configuration (the runner later measures the real ones).
+def cache_shape(config: Any, slot_length: int, bucket: int = 1) -> CacheShape:
+    """Keys and values of a decoder with this configuration (the runner later measures the real ones), for sequences of
+    up to `slot_length` tokens; `bucket` as the runner's."""
+    shape, text = _all_kept(config), config.get_text_config()
+    first = changing_length(config)
+    if recurrent_layers(config) or (first is not None and first < slot_length):
+        return shape
+    windows = {layer: layer_window(text, layer) for layer in shape.layers}
+    return shape.with_windows(windows, slot_length, bucket=bucket)
 
-    Windows are not subtracted: keys beyond them are kept, for whoever goes back there.
-    """
+
+def _all_kept(config: Any) -> CacheShape:
     text = config.get_text_config()
     layers = attention_layers(config)
     if not layers:
@@ -121,7 +128,7 @@ def slots_within(budget: int, shape: CacheShape, slot_length: int, dtype: torch.
     Raises:
         ModelError: if not even one.
     """
-    per_slot = slot_length * shape.bytes_per_token(dtype) + states
+    per_slot = shape.slot_bytes(slot_length, dtype) + states
     if per_slot > budget:
         raise ModelError(
             f"{gib(budget)} hold no keys and values of {slot_length} tokens, which take {gib(per_slot)}; "
@@ -144,13 +151,14 @@ def check_fits(
     Raises:
         ModelError
     """
-    per_token = shape.bytes_per_token(dtype)
-    cache = num_slots * slot_length * per_token
+    per_token, windows = shape.bytes_per_token(dtype), shape.window_bytes(dtype)
+    cache = num_slots * shape.slot_bytes(slot_length, dtype)
     free = free_bytes(device)
     if weights + cache + num_slots * states > free:
+        beside = f" and {windows:,} B of windows" if windows else ""
         kept = f", {gib(num_slots * states)} for recurrent states ({num_slots} × {states:,} B)" if states else ""
         raise ModelError(
             f"does not fit on {device}: {gib(weights)} of weights and {gib(cache)} for keys and values "
-            f"({num_slots} sessions × {slot_length} tokens × {per_token:,} B){kept}, {gib(free)} free; "
+            f"({num_slots} sessions × {slot_length} tokens × {per_token:,} B{beside}){kept}, {gib(free)} free; "
             "lower the number of sessions or the context length, or choose a smaller dtype"
         )

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from engines.runtime.rows import Row
+from engines.torch.snapshots import latest, with_snapshot
 
 _STEPWISE = {"falcon_mamba", "jamba", "mamba"}
 """Whose code in transformers forgets its state where several tokens follow it (as of 5.19), so that it gets them one by
@@ -110,7 +111,7 @@ class RecurrentLayers:
         self._parts = None
         self._taken = {}
         for row in rows:
-            self._restore(self._slots[row.slot], Snapshot(0, {}))
+            self._restore(self._slots[row.slot], None)
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Make the first `length` tokens of slot `target` those of `source`, as far as snapshots reach."""
@@ -121,7 +122,14 @@ class RecurrentLayers:
             self._keep(there, Snapshot(there.position, _states(there.cache)))
         here.ids = there.ids[:length]
         here.snapshots = [snapshot for snapshot in there.snapshots if snapshot.position <= length]
-        self._restore(here, max(here.snapshots, key=lambda snapshot: snapshot.position, default=Snapshot(0, {})))
+        self._restore(here, latest(here.snapshots, length))
+
+    def reusable(self, slot: int, length: int) -> int:
+        """Up to where the first `length` tokens of a slot need not be fed again."""
+        held = self._slots[slot]
+        snapshot = latest(held.snapshots, length)
+        before = 0 if snapshot is None else snapshot.position
+        return held.position if held.position <= length else before
 
     def bytes(self) -> int:
         """What all states and snapshots take now; a tensor that several slots share counts once."""
@@ -133,7 +141,7 @@ class RecurrentLayers:
         slot = self._slots[row.slot]
         slot.snapshots = [snapshot for snapshot in slot.snapshots if snapshot.position <= row.start]
         if slot.position > row.start:
-            self._restore(slot, max(slot.snapshots, key=lambda kept: kept.position, default=Snapshot(0, {})))
+            self._restore(slot, latest(slot.snapshots, row.start))
         again = slot.ids[slot.position : row.start]
         return replace(
             row,
@@ -152,16 +160,14 @@ class RecurrentLayers:
         return certain
 
     def _keep(self, slot: _SlotStates, snapshot: Snapshot) -> None:
-        """Of too many snapshots, the one between the closest neighbours goes; never the newest two."""
-        kept = {held.position: held for held in (*slot.snapshots, snapshot)}
-        slot.snapshots = [kept[position] for position in sorted(kept)]
-        if len(slot.snapshots) > SNAPSHOTS:
-            positions = [0, *(held.position for held in slot.snapshots)]
-            gaps = [positions[i + 2] - positions[i] for i in range(len(slot.snapshots) - 2)]
-            del slot.snapshots[gaps.index(min(gaps))]
+        slot.snapshots = with_snapshot(slot.snapshots, snapshot, SNAPSHOTS)
 
-    def _restore(self, slot: _SlotStates, snapshot: Snapshot) -> None:
+    def _restore(self, slot: _SlotStates, snapshot: Snapshot | None) -> None:
+        """None: as before the first token."""
         slot.cache = self._new_cache()
+        if snapshot is None:
+            slot.position = 0
+            return
         slot.position = snapshot.position
         for (layer, kind, number), tensor in snapshot.states.items():
             held = slot.cache.layers[layer]

@@ -12,11 +12,12 @@ from torch import Tensor
 from engines.runtime.rows import Row, check_path, check_rows
 from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
-from engines.torch.kv_cache import CacheShape, KeyValueCache, LayerShape
+from engines.torch.kv_cache import SPARE, CacheShape, KeyValueCache, LayerShape
 from engines.torch.long_rope import LongRope
 from engines.torch.padding import Padding
 from engines.torch.recurrent import RecurrentLayers, recurrent_modules
 from engines.torch.support import attention_layers, changing_length, layer_window, recurrent_layers
+from engines.torch.windows import Windows
 
 __all__ = ["Row", "Runner"]
 
@@ -31,13 +32,15 @@ class Runner:
     The model is changed in place. `slot_length` is the most tokens a sequence may have. Not for use from several
     threads at once. With `batch_invariant` a token's logits have the same bits whatever pass computed them, where the
     process's environment and the model allow it (engines.torch.batch_invariant prepares the model, finds
-    the padding and checks).
+    the padding and checks). `spare` as of kv_cache.Stretch.
 
     Raises:
         UnsupportedAttention: if the model's attention is not plain causal attention.
     """
 
-    def __init__(self, model: Any, num_slots: int, slot_length: int, *, batch_invariant: bool = False) -> None:
+    def __init__(
+        self, model: Any, num_slots: int, slot_length: int, *, batch_invariant: bool = False, spare: int = SPARE
+    ) -> None:
         if num_slots < 1 or slot_length < 1:
             raise ValueError("num_slots and slot_length must be at least 1")
         self.model = model
@@ -55,16 +58,18 @@ class Runner:
         self._recurrent = RecurrentLayers(model, num_slots) if recurrent_modules(model) else None
         parts = [key for key in model.config.sub_configs if getattr(model.config, key, None) is text]
         model.set_attn_implementation(dict.fromkeys(["", *parts], ATTENTION_NAME))
-        shape = self._probe()
         bucket = INVARIANT_BUCKET if batch_invariant else 1
+        first = changing_length(model.config)
+        changes = first is not None and first < slot_length
+        shape, windows = self._probe()
+        if self._recurrent is None and not changes:
+            shape = shape.with_windows(windows, slot_length, spare=spare, bucket=bucket)
         padded_length = -(-slot_length // bucket) * bucket
         self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
         self._builder = BatchBuilder(self.cache, slot_length, bucket=bucket)
         self._latest: dict[int, Batch] = {}
-        first = changing_length(model.config)
-        self._long_rope: LongRope | None = None
-        if first is not None and first < slot_length:
-            self._long_rope = LongRope(self._forward, first, num_slots)
+        self._long_rope = LongRope(self._forward, first, num_slots) if first is not None and changes else None
+        self._windows = Windows(self._forward, self.cache, shape.stretch) if shape.stretch is not None else None
 
     @property
     def padding(self) -> Padding:
@@ -89,6 +94,8 @@ class Runner:
             return self._forward_recurrent(self._recurrent, rows)
         if self._long_rope is not None:
             return self._long_rope.forward(rows)
+        if self._windows is not None:
+            return self._forward_windows(self._windows, rows)
         return self._forward(rows)
 
     @property
@@ -123,6 +130,10 @@ class Runner:
             rows = [_other_tokens(row) if row.slot in late else row for row in rows]
         return self._forward_planned(recurrent, rows)
 
+    @torch.inference_mode()
+    def _forward_windows(self, windows: Windows, rows: Sequence[Row]) -> list[Tensor]:
+        return windows.forward(rows)
+
     def _forward_planned(self, recurrent: RecurrentLayers, rows: Sequence[Row]) -> list[Tensor]:
         recurrent.plan(rows)
         try:
@@ -152,14 +163,17 @@ class Runner:
             raise ValueError(f"the latest pass fed no tree to slot {slot}")
         batch = self._latest[slot]
         row, offset = batch.trees[slot]
-        check_path(row, start, path)
-        nodes = torch.tensor([offset + node for node in path], dtype=torch.long, device=self.device)
-        kept_at = self.cache.places(slot, start, len(path))
-        places = torch.tensor(kept_at, dtype=torch.long, device=self.device)
+        whole = row if self._windows is None else self._windows.tree(slot)
+        check_path(whole, start, path)
+        stem = row.start - whole.start  # fed as a chain
+        nodes = torch.tensor([offset + node - stem for node in path[stem:]], dtype=torch.long, device=self.device)
+        places = self.cache.places([(slot, row.start, len(nodes))])
         for layer, (keys, values) in batch.attention.kept.items():
             self.cache.write(layer, places, keys.index_select(0, nodes), values.index_select(0, nodes))
         if self._long_rope is not None:
             self._long_rope.committed(slot, start, [row.token_ids[node] for node in path])
+        if self._windows is not None:
+            self._windows.committed(slot, start, [whole.token_ids[node] for node in path])
 
     @torch.inference_mode()
     def copy(self, source: int, target: int, length: int) -> None:
@@ -169,6 +183,16 @@ class Runner:
             self._recurrent.copy(source, target, length)
         if self._long_rope is not None and source != target:
             self._long_rope.copy(source, target, length)
+        if self._windows is not None and source != target:
+            self._windows.copy(source, target, length)
+
+    def reusable(self, slot: int, length: int) -> int:
+        """Of the first `length` tokens of a slot those that need not be fed again to go on behind them."""
+        if self._recurrent is not None:
+            return self._recurrent.reusable(slot, length)
+        if self._windows is not None:
+            return self._windows.reusable(slot, length)
+        return length
 
     @property
     def vocab_size(self) -> int:
@@ -187,8 +211,8 @@ class Runner:
         logits: Tensor = output.logits[0]
         return logits
 
-    def _probe(self) -> CacheShape:
-        """Run one token to learn the layers' shapes; refuse what this attention can't serve."""
+    def _probe(self) -> tuple[CacheShape, dict[int, int | None]]:
+        """Run one token to learn the layers' shapes and windows; refuse what this attention can't serve."""
         probe = ShapeProbe(self.slot_length)
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         logits = self._run(token, token, token[0], probe)
@@ -202,15 +226,16 @@ class Runner:
         recurrent = self._recurrent.layers if self._recurrent is not None else []
         if recurrent != recurrent_layers(self.model.config):
             raise UnsupportedAttention(f"layers {recurrent} alone have a recurrent state that can be kept")
+        windows = {}
         for layer in layers:
             special, said = probe.special[layer], layer_window(text, layer)
-            used = None if special is None else special.window
+            windows[layer] = used = None if special is None else special.window
             if used != (None if said is None or said >= self.slot_length else said):
                 raise UnsupportedAttention(
                     f"layer {layer} has a window of {used} tokens, its configuration one of {said}"
                 )
         self._is_plain = len(set(probe.shapes.values())) == 1 and not any(probe.special.values())
-        return CacheShape({layer: LayerShape(*probe.shapes[layer]) for layer in layers})
+        return CacheShape({layer: LayerShape(*probe.shapes[layer]) for layer in layers}), windows
 
 
 def _first_tokens(row: Row) -> Row:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from engines.torch.kv_cache import Places
+
 Seen = tuple[slice | Tensor, int, Tensor | None]
 """Rows among the pass's [tokens · group] queries, the first key's position, and the mask over keys from there on."""
 
@@ -26,7 +28,7 @@ class Segment:
     count: int
     key_length: int
     nodes: Tensor | None = None
-    places: Tensor | None = None
+    places: Places | None = None
     bucket: int = 1
     _seen: dict[tuple[int, int | None], Seen] = field(default_factory=dict)
 

@@ -77,6 +77,9 @@ class FakeRunner:
         assert [row.parents[node] for node in path] == [-1, *path[:-1]], "not a path from the root"
         self.held[slot] = self.held[slot][:start] + [row.token_ids[node] for node in path]
 
+    def reusable(self, slot: int, length: int) -> int:
+        return length
+
     def copy(self, source: int, target: int, length: int) -> None:
         assert length <= len(self.held[source])
         self.copies.append((source, target, length))

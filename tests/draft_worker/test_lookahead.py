@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from draft_worker.fan_out import GuessRates, likeliest
+from draft_worker import lookahead as lookahead_module
+from draft_worker.auto import Auto
+from draft_worker.fan_out import GuessRates, laid_out, likeliest
 from draft_worker.outcomes import BONUS, Guess
+from draft_worker.plans import DrawSeconds
 from engines.runtime.rows import Row
 from testing.fakes.runner import FakeRunner
 from testing.wire import async_test, pause, request
@@ -19,6 +24,13 @@ from testing.worker_apps import STOP, Drafter, blended, drafter, target
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 GREEDY = {"temperature": 0.0, "logit_bias": {str(STOP): -100.0}}
 WARM = {"temperature": 0.9, "logit_bias": {str(STOP): -100.0}}
+
+
+@pytest.fixture(autouse=True)
+def there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passes are known to take no time, and calls to come half a minute apart, however busy the machine is."""
+    monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 0.0)
+    monkeypatch.setattr(lookahead_module, "_smoothed", lambda old, new: 30.0)
 
 
 async def prepared(worker: Drafter) -> None:
@@ -67,6 +79,26 @@ async def test_the_same_text_from_the_same_drafts_some_of_them_prepared(
         assert hits == len(sources) - 1
         used = await worker.metric("tandem_draft_lookahead_tokens_total")
         assert used > 3 * sources.count("cache")
+
+
+@pytest.mark.parametrize("fields", [{}, {"want_q": True}], ids=["deterministic", "probabilistic"])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
+@async_test
+async def test_a_single_outcome_grows_where_the_draft_stands(
+    sampling: dict[str, Any], fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, each: int, *rest: Any) -> list[Guess]:
+        return [replace(guess, tokens=each) for _, guess in outcomes if guess.place == BONUS][:1]
+
+    async with drafter() as worker, target() as judge:
+        plain, _, drafts = await generate(worker, judge, sampling, 24, session_id="plain", **fields)
+        monkeypatch.setattr(lookahead_module, "laid_out", chain)
+        ahead, sources, others = await generate(
+            worker, judge, sampling, 24, session_id="ahead", lookahead_tokens=3, **fields
+        )
+        assert (ahead, others) == (plain, drafts)
+        assert sources.count("cache") > len(sources) // 2
+        assert not any(row.parents is not None for rows in worker.runner.passes for row in rows)
 
 
 @async_test
@@ -145,6 +177,23 @@ async def test_auto_counts_on_what_is_prepared() -> None:
         answer = await worker.draft(ids=[*ids, *drafted, own], held=3, round=1, **auto)
         assert answer["source"] == "cache"
         assert answer["planned"] == sum(part["tokens"] for part in answer["parts"])
+
+
+@async_test
+async def test_what_a_copy_goes_on_with_does_not_decide_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows from drafted tokens, which may be discarded: under `probabilistic` that would bias the text."""
+    planned = []
+    monkeypatch.setattr(
+        lookahead_module.Lookahead, "begin", lambda self, asked, drafted, length: planned.append(length)
+    )
+    monkeypatch.setattr(
+        Auto, "_extend", lambda self, asked, plan, choices, costs, found: replace(found, planned=9, extended=6)
+    )
+    auto: dict[str, Any] = {"draft_model": "auto", "verify_seconds": [1.0] * 5, "draft_tokens": 4}
+    async with drafter() as worker:
+        answer = await worker.draft(ids=[20, 11, 23], lookahead_tokens=4, **auto)
+    assert answer["planned"] == 9
+    assert planned == [3]
 
 
 @async_test
@@ -270,3 +319,37 @@ def test_rates_of_guesses_are_learned_apart() -> None:
         rates.observe(left=False, rank=None)
     assert rates.rates(True)[1] > 0.8 > 0.2 > rates.rates(True)[0]
     assert max(rates.rates(False)) < 0.1
+
+
+def test_time_goes_where_it_brings_most() -> None:
+    outcomes = [(0.5, Guess(BONUS, 0)), (0.2, Guess(0, 0)), (0.1, Guess(2, 0))]
+
+    def tokens(seconds: Callable[[int], float], time: float, most: int = 128) -> list[tuple[int, int]]:
+        found = laid_out(outcomes, planned=4, each=4, most=most, seconds=seconds, time=time)
+        return [(guess.place, guess.tokens) for guess in found]
+
+    rows_are_free, rows_cost = (lambda rows: 0.01), (lambda rows: 0.004 + 0.006 * rows)
+    assert tokens(rows_are_free, math.inf) == [(BONUS, 4), (0, 4), (2, 4)]
+    assert tokens(rows_are_free, math.inf, most=9) == [(BONUS, 3), (0, 3), (2, 3)]
+    assert tokens(rows_are_free, 0.035) == [(BONUS, 2), (0, 2), (2, 2)], "the draft's pass and two more"
+    assert tokens(rows_cost, 0.07) == [(BONUS, 3)], "the draft's pass of 34 ms, then three of one row"
+    assert tokens(rows_cost, 0.0) == [(BONUS, 1)], "one at least"
+    assert tokens(rows_cost, math.inf) == [(BONUS, 4)], "a tree saves little more, and the draft had to be read again"
+    rows_cost_little = lambda rows: 0.009 + 0.001 * rows  # noqa: E731
+    assert [place for place, _ in tokens(rows_cost_little, 0.1)] == [BONUS, 0, 2]
+
+
+@async_test
+async def test_no_pass_is_begun_that_would_be_under_way_when_the_next_call_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with drafter() as worker:
+        first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=4))["candidates"][0]["token_ids"]
+        await prepared(worker)
+        # From here on a pass is known to take longer than the time between the calls just made and to come.
+        monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 60.0)
+        ids = [*PROMPT, first[0], 30]
+        worker.runner.passes.clear()
+        await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY, lookahead_tokens=4)
+        await prepared(worker)
+        assert len(worker.runner.passes) == 4, "those that drew the draft"

@@ -71,6 +71,7 @@ def test_a_good_set_up(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None
         assert prompt["coverage"] == 1.0
         assert prompt["same_text"] is True
     assert all(verdict["pays"] for verdict in report["verdicts"].values())
+    assert "prepares no drafts" in report["lookahead"]
 
 
 def test_gamma_is_the_gateways_own_or_the_one_to_try(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,6 +215,12 @@ def test_a_verdict_that_the_measured_times_contradict_says_so(
     assert verdict.pays == (acceptance == 0.9)
     line = verdict_line(PromptResult("chat", 10.0, 10.0 * measured, 0.5, 2.0, 1.0, True), verdict)
     assert ("contradict each other" in line) == contradicted
+
+
+def test_whether_lookahead_pays(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    setup.draft.answers["/v1/model"]["capabilities"]["lookahead"] = True
+    setup.draft.milliseconds = 4.0
+    assert "lookahead may pay" in examine(capsys, setup.urls)[1]["lookahead"]
 
 
 def test_the_tables_headers_fit_a_terminal_of_80_columns(

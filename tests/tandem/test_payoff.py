@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.payoff import Costs, Yield, acceptance_of, judge, speed_up
+from tandem.payoff import Costs, Yield, acceptance_of, judge, lookahead_verdict, speed_up
 
 # A good set-up: a step hardly grows with its rows, and drafts are cheap.
 GOOD = Costs(steps=((1, 30.0), (6, 33.0)), draft_call=1.0, draft_token=1.0, draft_round_trip=0.5, target_round_trip=0.5)
@@ -139,3 +139,9 @@ def test_a_verdict_is_consistent(
     assert verdict.pays == (verdict.tokens_a_round > verdict.needed_tokens_a_round)
     assert verdict.best_speed_up >= verdict.speed_up
     assert speed_up(replace(costs, draft_token=0.0), Yield(acceptance, coverage), gamma) >= verdict.speed_up
+
+
+def test_lookahead_has_to_hide_something_and_to_find_time_for_it() -> None:
+    assert "up to 1.18×" in lookahead_verdict(GOOD, 5)
+    assert "only 0.6 of" in lookahead_verdict(replace(GOOD, draft_call=0.1, draft_token=0.1), 5)
+    assert "takes 60.0 ms, and verification leaves 33.5 ms" in lookahead_verdict(replace(GOOD, draft_token=10.0), 5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,8 +18,13 @@ class Slots:
     def __init__(self, num_slots: int = 2, hold_seconds: float = 2.0) -> None:
         self.now = 0.0
         self.copies: list[tuple[int, int, int]] = []
+        self.reusable: Callable[[int, int], int] = lambda slot, length: length
         self.cache = SlotCache(
-            num_slots, lambda *copy: self.copies.append(copy), hold_seconds=hold_seconds, clock=lambda: self.now
+            num_slots,
+            lambda *copy: self.copies.append(copy),
+            hold_seconds=hold_seconds,
+            clock=lambda: self.now,
+            reusable=lambda slot, length: self.reusable(slot, length),
         )
 
     def use(self, ids: list[int], owner: int | None = None, salt: str | None = None, held: bool = False) -> Slot:
@@ -51,6 +58,17 @@ def test_all_but_one_token_may_be_reused() -> None:
     slots = Slots()
     slot = slots.use(LONG, owner=1)
     assert slots.cached(LONG, owner=1) == (slot.index, len(LONG) - 1)
+
+
+def test_no_more_is_reused_than_a_slot_can_go_back_to() -> None:
+    slots = Slots()
+    long, short = slots.use(LONG, owner=1), slots.use([*LONG[:20], 7], owner=2)
+    # The longer one can't go back far, so that the shorter one has more to give.
+    slots.reusable = lambda slot, length: min(length, 12) if slot == long.index and length < len(LONG) else length
+    assert slots.cached([*LONG[:20], 8], owner=1) == (long.index, 12)
+    assert slots.cache.held([*LONG[:20], 8], None) == 20
+    slots.use([*LONG[:20], 8], owner=2)
+    assert slots.cached([*LONG[:20], 9], owner=2) == (short.index, 20)
 
 
 def test_what_a_dead_session_left_is_taken_over() -> None:

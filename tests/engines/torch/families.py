@@ -85,15 +85,15 @@ class Family:
         """As transformers runs it."""
         return make_model(self.make_config())
 
-    def make_runner(self, num_slots: int, slot_length: int, *, batch_invariant: bool = False) -> Runner:
-        """As a worker has it, once it has been loaded."""
+    def make_runner(self, num_slots: int, slot_length: int, *, batch_invariant: bool = False, spare: int = 8) -> Runner:
+        """As a worker has it, once it has been loaded; but windowed layers hold few keys beyond their windows."""
         config = self.make_config()
         check_supported(config, slot_length)
         model = self.make_model()
         if batch_invariant:
             check_environment(torch.device("cpu"), torch.float32, config)
             make_batch_invariant(model)
-        runner = Runner(model, num_slots, slot_length, batch_invariant=batch_invariant)
+        runner = Runner(model, num_slots, slot_length, batch_invariant=batch_invariant, spare=spare)
         pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(5)))])[0])
         if batch_invariant:
             settle_padding(runner, 64)

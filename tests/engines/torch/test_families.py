@@ -83,6 +83,8 @@ def test_texts_equal_those_of_transformers(family: Family | Wrapper, drafts: str
         rounds.round(unfinished, 0 if drafts == "none" else 4)
     for stream, text in zip(streams, texts, strict=True):
         assert stream.ids[: len(text)] == text
+    cache = served(family.name).cache
+    assert cache.shape.stretch is None or all(cache.bases[:3]), "no key was given up"
 
 
 def drafted(text: list[int], drafts: str) -> list[int]:
@@ -164,7 +166,8 @@ async def decoded(
     runner: Runner, prompt: list[int], hint: list[int], strategy: Strategy, several: bool, temperature: float = 0.0
 ) -> list[int]:
     """The prompt and at least 20 tokens, by the jobs that a target worker runs on its loop."""
-    loop = EngineLoop(runner, SlotCache(runner.num_slots, runner.copy, 0.0), max_queue=4, prefill_chunk=16)
+    slots = SlotCache(runner.num_slots, runner.copy, 0.0, reusable=runner.reusable)
+    loop = EngineLoop(runner, slots, max_queue=4, prefill_chunk=16)
     loop.start()
     ids, accepted, drafts = list(prompt), 0, 0
     try:

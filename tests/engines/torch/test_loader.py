@@ -299,7 +299,7 @@ def test_longrope_changes_its_frequencies_at_a_length() -> None:
 )
 def test_memory_is_counted_as_it_is_taken(config: PreTrainedConfig) -> None:
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    assert memory.cache_shape(config) == Runner(model, 1, 64).cache.shape
+    assert memory.cache_shape(config, 64) == Runner(model, 1, 64).cache.shape
     assert memory.state_bytes(config, torch.float32) == 0
 
 
@@ -307,7 +307,7 @@ def test_memory_is_counted_as_it_is_taken(config: PreTrainedConfig) -> None:
 def test_memory_of_states_is_counted_as_it_is_taken(name: str) -> None:
     config = next(family for family in FAMILIES if family.name == name).make_config()
     runner = Runner(AutoModelForCausalLM.from_config(config, dtype=torch.float32), 1, 200)
-    assert memory.cache_shape(config) == runner.cache.shape
+    assert memory.cache_shape(config, 200) == runner.cache.shape
     for start in range(0, 200, 20):
         runner.forward([Row(0, start, [5] * 20)])
     taken = memory.state_bytes(config, torch.float32)

@@ -1,6 +1,6 @@
-"""`tandem target` whose model's passes last a stated time, and so stand in for those of a large model elsewhere.
+"""A worker whose model's passes last a stated time, and so stand in for those of a larger model, or a slower machine.
 
-    SLOW_PASS_MS=200 python -m testing.slow_target --model FILE --port 9000
+    SLOW_PASS_MS=200 python -m testing.slow_worker target --model FILE --port 9000
 
 A pass that is over sooner sleeps for the rest of the time, its processor free for others; one that takes longer is
 left as it is. The passes that are timed at the start last as long, so that planners know them.
@@ -9,7 +9,6 @@ left as it is. The passes that are timed at the start last as long, so that plan
 from __future__ import annotations
 
 import os
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -57,5 +56,4 @@ def _lasting(
 
 if __name__ == "__main__":
     services._set_up_worker = _set_up_slowly
-    sys.argv.insert(1, "target")
     main()

@@ -1,4 +1,4 @@
-"""The target whose passes are lengthened: every pass lasts as long as stated, and the worker says so."""
+"""The worker whose passes are lengthened: every pass lasts as long as stated, and the worker says so."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from pathlib import Path
 import httpx
 
 from testing.processes import Stack
-from testing.slow_target import VARIABLE
 from testing.tiny_models import make_tiny_model
 
 
 def test_every_pass_is_lengthened_and_known(tmp_path: Path) -> None:
     model = make_tiny_model(tmp_path / "tiny")
     with Stack(tmp_path / "logs") as stack:
-        target = stack.module("target", "testing.slow_target", "--model", str(model), **{VARIABLE: "50"})
+        target = stack.slow("target", 50, model=model)
         target.wait_ready()
         with httpx.Client(base_url=target.url, timeout=60, trust_env=False) as client:
             told = client.get("/v1/model").json()

@@ -1,0 +1,116 @@
+"""Lookahead in real processes: drafts are there before they are asked for, and the text is plain decoding's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from testing.client import Answer, Client
+from testing.processes import Process, Stack
+from testing.stacks import BITWISE, speculative
+from tests.real.rig import drafts_again, eventually, revive
+
+PROMPT = "Tell me a long story about the sea."
+SAMPLINGS: dict[str, dict[str, Any]] = {
+    "greedy": {"temperature": 0.0},
+    "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 11},
+}
+
+
+@dataclass
+class Ahead:
+    """A slow target; a drafter that is always right, and one that is not; a gateway with `lookahead: on`."""
+
+    drafters: dict[str, Process]
+    client: Client
+
+    def ask(self, drafter: str, **options: Any) -> Answer:
+        block = speculative(drafter, options.pop("draft_tokens", 3), adaptive=options.pop("adaptive", False))
+        return self.client.chat(
+            PROMPT, stream=True, ignore_eos=True, **{"max_tokens": 96, "speculative": block, **options}
+        )
+
+    def drafts(self) -> dict[str, float]:
+        page = self.client.metrics()
+        name = "tandem_lookahead_rounds_total"
+        return {kind: page[f'{name}{{outcome="{kind}"}}'] for kind in ("hit", "part", "miss")}
+
+
+@pytest.fixture(scope="module")
+def ahead(
+    bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Ahead]:
+    with Stack(tmp_path_factory.mktemp("logs-ahead")) as stack:
+        workers = {**BITWISE, "slots": 4, "threads": 1}
+        target = stack.slow("target", 40, model=tiny_model, **workers)
+        drafters = {
+            "right": stack.slow("draft", 4, "draft-right", model=tiny_model, **workers),
+            "other": stack.slow("draft", 4, "draft-other", model=tiny_draft, **workers),
+        }
+        gateway = stack.gateway(
+            [target.url],
+            [drafters["right"].url],
+            draft_pools={name: [process.url] for name, process in drafters.items()},
+            lookahead="on",
+            probe_interval_seconds=0.3,
+        )
+        stack.wait_ready()
+        with Client(gateway.url) as client:
+            yield Ahead(drafters, client)
+
+
+@pytest.fixture(scope="module")
+def plain(ahead: Ahead) -> dict[str, Answer]:
+    return {name: ahead.ask("none", **sampling) for name, sampling in SAMPLINGS.items()}
+
+
+@pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("drafter", ["right", "other"])
+def test_prepared_drafts_leave_the_text_as_it_is(
+    ahead: Ahead, plain: dict[str, Answer], drafter: str, sampling: str, adaptive: bool
+) -> None:
+    before = ahead.drafts()
+    found: list[Answer] = []
+
+    def hit() -> bool:
+        found.append(ahead.ask(drafter, adaptive=adaptive, **SAMPLINGS[sampling]))
+        return ahead.drafts()["hit"] > before["hit"]
+
+    if drafter == "right":
+        eventually(hit, "a draft was there before it was asked for")
+    else:
+        hit()
+    assert {answer.identity for answer in found} == {plain[sampling].identity}
+
+
+def test_misses_are_told_apart(ahead: Ahead) -> None:
+    """Of the drafter whose guesses are often wrong, which the tests before this asked too."""
+    eventually(lambda: ahead.ask("other") is not None and ahead.drafts()["miss"] > 0, "a draft was not foreseen")
+
+
+@pytest.mark.parametrize("chunk", [3, 9])
+def test_draft_worker_killed_while_it_looks_ahead(ahead: Ahead, plain: dict[str, Answer], chunk: int) -> None:
+    drafter = ahead.drafters["right"]
+    found: list[Answer] = []
+
+    def kill(chunks: int) -> None:
+        until = time.monotonic() + 2.0
+        while chunks == chunk and drafter.alive and time.monotonic() < until:
+            if ahead.client.metrics(drafter.url)["tandem_draft_lookahead_running"] > 0:
+                drafter.kill()
+
+    def killed() -> bool:
+        found.append(ahead.ask("right", during=kill, **SAMPLINGS["seeded"]))
+        return not drafter.alive
+
+    eventually(killed, "the draft worker was killed while it looked ahead")
+    revive(ahead.client, drafter)
+    eventually(lambda: drafts_again(ahead.client, "right"), "drafting starts again")
+    found.append(ahead.ask("right", **SAMPLINGS["seeded"]))
+    assert {answer.identity for answer in found} == {plain["seeded"].identity}
