@@ -1,6 +1,6 @@
 """How often does the shape of a pass flip a token outside bitwise mode, and what does the mode cost?
 
-    python -m benchmarks.flips [--model MODEL --tokens 120000]
+    python -m benchmarks.flips [--model MODEL --tokens 120000] [--engine llama_cpp]
 
 Teacher-forced: the logits of every position of a text are computed in passes of several shapes (one token at a time is
 the reference), and each row of logits is drawn from with many seeds. A flip is a draw that differs. The same in bitwise
@@ -16,7 +16,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import report
@@ -24,9 +23,10 @@ from testing.models import BUNDLED, bundled
 from testing.prompts import KINDS
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from torch import Tensor
 
-    from engines.torch.runner import Runner
+    from engines.runtime.runner import ModelRunner as Runner
 
 POSITIONS = 256
 CONTEXT = 32
@@ -34,19 +34,14 @@ SAMPLINGS = {"temperature 0.7, top-p 0.95": (0.7, 0.95), "temperature 1.0, top-p
 TIMED = 40
 
 
-def measure(model: str, tokens: int, batch_invariant: bool, threads: int | None) -> dict[str, Any]:
+def measure(model: str, engine: str, tokens: int, batch_invariant: bool, threads: int | None) -> dict[str, Any]:
     """Flips and times in this process, whose torch is not loaded yet."""
     from engines.torch.environment import prepare_environment
 
-    prepare_environment(threads, batch_invariant)
+    prepare_environment(threads, batch_invariant and engine == "torch")
     import torch
 
-    from engines.models import resolve_model
-    from engines.torch.loader import load_runner
-
-    files = resolve_model(model)
-    runner = load_runner(files, num_slots=8, slot_length=512, dtype="float32", batch_invariant=batch_invariant)
-    ids = _text(files.folder)
+    runner, ids = (_on_llama_cpp if engine == "llama_cpp" else _on_torch)(model, batch_invariant, threads)
     with torch.inference_mode():
         reference = _passes(runner, ids, 1)
         shapes = {
@@ -71,11 +66,35 @@ def measure(model: str, tokens: int, batch_invariant: bool, threads: int | None)
     return {"rows": rows, "milliseconds": {name: 1e3 * value for name, value in seconds.items()}}
 
 
-def _text(folder: Path) -> list[int]:
-    """Ids of a text, as many as are needed."""
+def _on_torch(model: str, batch_invariant: bool, threads: int | None) -> tuple[Runner, list[int]]:
+    """The model, ready to run, and a text's ids."""
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    from engines.models import resolve_model
+    from engines.torch.loader import load_runner
+
+    files = resolve_model(model)
+    runner = load_runner(files, num_slots=8, slot_length=512, dtype="float32", batch_invariant=batch_invariant)
+    return runner, _text(Tokenizer.from_file(str(files.folder / "tokenizer.json")))
+
+
+def _on_llama_cpp(model: str, batch_invariant: bool, threads: int | None) -> tuple[Runner, list[int]]:
+    """The same of a GGUF file."""
+    from config.workers import TargetWorkerConfig
+    from engines.gguf.tokenizer import build_tokenizer
+    from engines.llama_cpp.files import find_gguf
+    from engines.llama_cpp.library import library
+    from engines.llama_cpp.start import load_runner
+
+    found = find_gguf(model, print)
+    settings: dict[str, Any] = {"slots": 8, "context_length": 512, "threads": threads}
+    config = TargetWorkerConfig(model=model, engine="llama_cpp", batch_invariant=batch_invariant, **settings)
+    runner, _, _ = load_runner(library(), found, config)
+    return runner, _text(build_tokenizer(found.metadata, found.architecture).backend_tokenizer)
+
+
+def _text(tokenizer: Tokenizer) -> list[int]:
+    """Ids of a text, as many as are needed."""
     ids: list[int] = tokenizer.encode("\n".join(p for prompts in KINDS.values() for p in prompts)).ids
     return (ids * (1 + (CONTEXT + POSITIONS) // len(ids)))[: CONTEXT + POSITIONS]
 
@@ -151,10 +170,15 @@ def main() -> None:
     parser.add_argument("--model", default=BUNDLED)
     parser.add_argument("--tokens", type=int, default=120_000, help="draws for each shape")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--engine", choices=["torch", "llama_cpp"], default="torch")
     parser.add_argument("--only", choices=["default", "bitwise"], help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:
-        print(json.dumps(measure(options.model, options.tokens, options.only == "bitwise", options.threads)))
+        print(
+            json.dumps(
+                measure(options.model, options.engine, options.tokens, options.only == "bitwise", options.threads)
+            )
+        )
         return
     if options.model == BUNDLED:
         bundled()

@@ -14,6 +14,7 @@ import pytest
 
 from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
+from engines.bundled import BUNDLED_DRAFT, bundled_gguf
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
 from server.rounds.loop import Planner
@@ -64,12 +65,11 @@ async def started(folder: Path, engines: tuple[str, str] = ("torch", "torch")) -
         "max_queue": 256,
         "context_length": 96,
     }
-    model = make_tiny_model(folder / "target", layers=3, context_length=256, hidden=64)
-    draft = truncate_model(model, folder / "draft", layers=2)
-    if engines[0] == "llama_cpp":
-        model = as_gguf(model, folder / "target.gguf")
-    if engines[1] == "llama_cpp":
-        draft = as_gguf(draft, folder / "draft.gguf")
+    if engines == BUNDLED_GGUF:
+        model, draft = bundled_gguf(print), Path(BUNDLED_DRAFT)
+        engines = ("llama_cpp", "torch")
+    else:
+        model, draft = tiny_pair(folder, engines)
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(
             running(create_target_app(TargetWorkerConfig(model=str(model), engine=engines[0], **common)))
@@ -80,24 +80,40 @@ async def started(folder: Path, engines: tuple[str, str] = ("torch", "torch")) -
         yield Target(target, FakeRunner()), Drafter(drafter, FakeRunner())
 
 
+def tiny_pair(folder: Path, engines: tuple[str, str]) -> tuple[Path, Path]:
+    """A tiny target and a draft cut from it, each in its engine's format."""
+    model = make_tiny_model(folder / "target", layers=3, context_length=256, hidden=64)
+    draft = truncate_model(model, folder / "draft", layers=2)
+    if engines[0] == "llama_cpp":
+        model = as_gguf(model, folder / "target.gguf")
+    if engines[1] == "llama_cpp":
+        draft = as_gguf(draft, folder / "draft.gguf")
+    return model, draft
+
+
 PAIRS = [("torch", "torch"), ("llama_cpp", "llama_cpp"), ("torch", "llama_cpp"), ("llama_cpp", "torch")]
 
 
 FEW = ("t0.0-penalties", "t0.7", "t1.5-top_p")
 
 
+BUNDLED_GGUF = ("bundled_gguf", "bundled_draft")
+"""The bundled model's own Q4_1 file on llama.cpp, drafts from the bundled draft on torch."""
+
+
 def pairs_and_samplings() -> Iterator[Any]:
-    """All samplings for torch; for pairs with llama.cpp a few, the others when slow tests are asked for."""
-    for engines in PAIRS:
+    """All samplings for torch; for pairs with llama.cpp a few, the others, and the bundled file, when slow tests are
+    asked for."""
+    for engines in (*PAIRS, BUNDLED_GGUF):
         for name in SAMPLINGS:
-            left_out = "llama_cpp" in engines and name not in FEW
+            left_out = engines == BUNDLED_GGUF or ("llama_cpp" in engines and name not in FEW)
             marks = [pytest.mark.slow] if left_out else []
             yield pytest.param(engines, name, marks=marks, id=f"{'-'.join(engines)}-{name}")
 
 
 @pytest.fixture(scope="module")
 def pair(request: pytest.FixtureRequest, bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    if "llama_cpp" in request.param:
+    if "llama_cpp" in request.param or request.param == BUNDLED_GGUF:
         require_llama_cpp()
     with asyncio.Runner() as events:
         both = started(tmp_path_factory.mktemp("models"), request.param)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from draft_worker import lookahead as lookahead_module
+from draft_worker.auto import Auto
 from draft_worker.fan_out import GuessRates, laid_out, likeliest
 from draft_worker.outcomes import BONUS, Guess
 from draft_worker.plans import DrawSeconds
@@ -179,6 +180,23 @@ async def test_auto_counts_on_what_is_prepared() -> None:
 
 
 @async_test
+async def test_what_a_copy_goes_on_with_does_not_decide_what_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It follows from drafted tokens, which may be discarded: under `probabilistic` that would bias the text."""
+    planned = []
+    monkeypatch.setattr(
+        lookahead_module.Lookahead, "begin", lambda self, asked, drafted, length: planned.append(length)
+    )
+    monkeypatch.setattr(
+        Auto, "_extend", lambda self, asked, plan, choices, costs, found: replace(found, planned=9, extended=6)
+    )
+    auto: dict[str, Any] = {"draft_model": "auto", "verify_seconds": [1.0] * 5, "draft_tokens": 4}
+    async with drafter() as worker:
+        answer = await worker.draft(ids=[20, 11, 23], lookahead_tokens=4, **auto)
+    assert answer["planned"] == 9
+    assert planned == [3]
+
+
+@async_test
 async def test_it_waits_for_every_call_and_ends_with_its_session() -> None:
     runner = FakeRunner(2)
     async with drafter(runner, slots=2) as worker:
@@ -331,7 +349,7 @@ async def test_no_pass_is_begun_that_would_be_under_way_when_the_next_call_comes
         # From here on a pass is known to take longer than the time between the calls just made and to come.
         monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 60.0)
         ids = [*PROMPT, first[0], 30]
+        worker.runner.passes.clear()
         await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY, lookahead_tokens=4)
-        passes = len(worker.runner.passes)
         await prepared(worker)
-        assert len(worker.runner.passes) == passes
+        assert len(worker.runner.passes) == 4, "those that drew the draft"

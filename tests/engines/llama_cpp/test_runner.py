@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,13 +15,13 @@ from torch import Tensor
 
 from engines.errors import BatchInvarianceError
 from engines.llama_cpp.context import Context, LoadedGguf, Options
-from engines.llama_cpp.exact import exact_options, self_check
+from engines.llama_cpp.exact import TILED_PRODUCTS, exact_options, self_check
 from engines.llama_cpp.library import library
 from engines.llama_cpp.runner import Runner
 from engines.runtime.engine import measure_step_seconds
 from engines.runtime.rows import Row
 from testing.tiny_models import make_tiny_model
-from tests.engines.llama_cpp.tiny_gguf import as_gguf, tiny_gguf
+from tests.engines.llama_cpp.tiny_gguf import K_QUANTS, as_gguf, tiny_gguf
 
 SLOTS, LENGTH = 4, 900
 
@@ -89,6 +92,34 @@ def test_the_same_bits_in_any_pass(runner: Runner, context: int) -> None:
         runner.forward([Row(1, start, part, logits_from=len(part)), Row(0, 0, tokens(90, seed=start))])
     rows = [Row(0, 90, tokens(70, seed=2)), Row(1, context, tail), Row(2, 0, [5])]
     assert torch.equal(runner.forward(rows)[1], reference)
+
+
+K_QUANTS_SCRIPT = """
+import sys
+from pathlib import Path
+from engines.llama_cpp.context import Context, LoadedGguf, Options
+from engines.llama_cpp.exact import exact_options, self_check
+from engines.llama_cpp.library import library
+from engines.llama_cpp.runner import Runner
+options = exact_options(Options(threads=1, cells=4000, pass_tokens=300))
+self_check(Runner(Context(LoadedGguf(library(), Path(sys.argv[1]), options), options), 4, 900, ordered=True), 256)
+"""
+
+
+@pytest.mark.parametrize("kind", K_QUANTS)
+def test_the_same_bits_in_k_quants(kind: str, tmp_path: Path) -> None:
+    """In a process of its own, since llama.cpp reads once whether products are made in tiles. With "1" the trial fails
+    where a processor has tiles (seen with AVX-512)."""
+    file = tiny_gguf(tmp_path, kind, hidden=256, context_length=1024)
+    run = subprocess.run(
+        [sys.executable, "-c", K_QUANTS_SCRIPT, str(file)],
+        env={**os.environ, TILED_PRODUCTS: "0"},
+        timeout=120,
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_tree_equals_its_branches_and_commit_keeps_one(runner: Runner) -> None:

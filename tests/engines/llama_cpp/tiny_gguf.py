@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -22,19 +24,41 @@ def require_llama_cpp() -> None:
         pytest.skip("llama-cpp-python is not installed: make install-llama-cpp")
 
 
-def as_gguf(folder: Path, file: Path, kind: str = "Q4_1", **more: Any) -> Path:
-    """A tiny llama of `folder` as a GGUF file whose matrices are of this type; `more` are further keys."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
-    keys = keys_of(model.config, "llama", rope__dimension_count=model.config.hidden_size // 4)
-    keys |= vocabulary_of(folder, model.config.vocab_size) | more
+K_QUANTS = {"Q4_K": (0, 2), "Q6_K": (208,)}
+"""Types of 256 weights a block, which `gguf` reads but can't write: where in a block its scales (float16) are."""
+
+
+def random_blocks(shape: tuple[int, ...], kind: Any) -> Any:
+    """Blocks of random bits and small scales instead of weights of this shape: any bits are weights in K-quants."""
+    weights, size = gguf.GGML_QUANT_SIZES[kind]
+    draw = np.random.default_rng(shape)
+    blocks = draw.integers(0, 256, (shape[0], shape[1] // weights, size), dtype=np.uint8)
+    for place in K_QUANTS[kind.name]:
+        scales = draw.uniform(0.0002, 0.0006, blocks.shape[:2]).astype(np.float16)
+        blocks[..., place : place + 2] = scales[..., None].view(np.uint8)
+    return blocks.reshape(shape[0], -1)
+
+
+def encoder(kind: str) -> Callable[[str, Any], Any]:
+    """What writes matrices in this type and leaves vectors in float32 (`write`'s `encode`)."""
 
     def encode(name: str, values: Any) -> Any:
         if values.ndim < 2 or kind == "F32":
             return None
         chosen = gguf.GGMLQuantizationType[kind]
+        if kind in K_QUANTS:
+            return random_blocks(values.shape, chosen), chosen
         return gguf.quants.quantize(values, chosen), chosen
 
-    return write(file, keys, tensors_of(model, "llama"), encode)
+    return encode
+
+
+def as_gguf(folder: Path, file: Path, kind: str = "Q4_1", **more: Any) -> Path:
+    """A tiny llama of `folder` as a GGUF file whose matrices are of this type; `more` are further keys."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
+    keys = keys_of(model.config, "llama", rope__dimension_count=model.config.hidden_size // 4)
+    keys |= vocabulary_of(folder, model.config.vocab_size) | more
+    return write(file, keys, tensors_of(model, "llama"), encoder(kind))
 
 
 def vocabulary_of(folder: Path, rows: int) -> Keys:

@@ -88,6 +88,17 @@ def test_a_choice_is_made_again_when_times_change() -> None:
     assert rounds(400) < 0.1
 
 
+@pytest.mark.parametrize("better", [True, False])
+def test_a_clear_difference_decides_soon(better: bool) -> None:
+    choice = LookaheadChoice()
+    asked = []
+    for _ in range(60):
+        asked.append(choice.next())
+        choice.observe(asked[-1], 4, 3, 1.0 if asked[-1] == better else 1.5)
+    assert asked.count(not better) <= 12
+    assert choice.pays is better
+
+
 def test_a_mode_that_is_set_is_kept() -> None:
     for mode, expected in (("on", True), ("off", False)):
         choice = LookaheadChoice(mode)  # type: ignore[arg-type]
