@@ -1,10 +1,11 @@
 """Mixed traffic while a worker is killed every minute: no wrong text, no hung request, flat memory.
 
-    python -m benchmarks.soak --minutes 10 [--model FOLDER]
+    python -m benchmarks.soak --minutes 10 [--model FOLDER] [--engine llama_cpp]
 
 Two targets and two draft workers in bitwise mode behind one gateway, with lookahead. Every answer is compared with
 plain decoding's from before the first kill; a killed worker is started again at once. Growth is the memory of a process
-at the end over that after a quarter of the time; a worker's in its longest life between kills.
+at the end over that after a quarter of the time; a worker's in its longest life between kills. With `--engine llama_cpp`
+the targets run the bundled model's own GGUF file there, and the draft model stays on torch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from pathlib import Path
 
 from benchmarks import report
+from engines.bundled import bundled_gguf
 from testing.models import BUNDLED, bundled, truncated
 from testing.soak import soak
 
@@ -25,15 +27,17 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=32)
     parser.add_argument("--model", default=BUNDLED)
+    parser.add_argument("--engine", choices=["torch", "llama_cpp"], default="torch", help="of the targets")
     options = parser.parse_args()
     model = bundled() if options.model == BUNDLED else Path(options.model)
     tally = soak(
-        model,
+        bundled_gguf(print) if options.engine == "llama_cpp" else model,
         truncated(model),
         60 * options.minutes,
         streams=options.streams,
         every=options.every,
         tokens=options.tokens,
+        engine=options.engine,
     )
     row = {**dict(tally.outcomes), "tokens": tally.tokens, "kills": tally.kills, "gateway's growth": tally.growth}
     row |= {

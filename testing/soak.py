@@ -69,13 +69,14 @@ def soak(
     streams: int,
     every: float,
     tokens: int,
-    seed: int = 0,
+    engine: str = "torch",
 ) -> Tally:
-    """Run it; `every` is the seconds between kills."""
+    """Run it; `every` is the seconds between kills, `engine` the targets'."""
     tally = Tally()
     workers: dict[str, Any] = {**BITWISE, "slots": 8, "threads": 1}
+    verifying = workers if engine == "torch" else {"batch_invariant": True, "slots": 8, "threads": 1, "engine": engine}
     with Stack() as stack:
-        targets = [stack.target(model, f"target-{i}", **workers) for i in range(2)]
+        targets = [stack.target(model, f"target-{i}", **verifying) for i in range(2)]
         drafts = [stack.draft(draft_model, "draft-model", **workers), stack.draft("lookup", "draft-lookup")]
         pools = {"model": [drafts[0].url], "lookup": [drafts[1].url]}
         urls = [target.url for target in targets]
