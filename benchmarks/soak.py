@@ -4,8 +4,8 @@
 
 Two targets and two draft workers in bitwise mode behind one gateway, with lookahead. Every answer is compared with
 plain decoding's from before the first kill; a killed worker is started again at once. Growth is the memory of a process
-at the end over that after a quarter of the time; a worker's in its longest life between kills. With `--engine llama_cpp`
-the targets run the bundled model's own GGUF file there, and the draft model stays on torch.
+at the end over that after a quarter of the time; a worker's in its longest life between kills. With `--engine
+llama_cpp` the targets run the bundled model's own GGUF file there, and the draft model stays on torch.
 """
 
 from __future__ import annotations

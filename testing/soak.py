@@ -105,8 +105,9 @@ def _growth(readings: list[float]) -> float:
 def _memory(workers: list[Process]) -> dict[str, float]:
     found = {}
     for worker in workers:
-        with suppress(psutil.NoSuchProcess):  # it has just been killed
-            found[f"{worker.name} {worker.pid}"] = worker.rss() / 2**20
+        with suppress(psutil.NoSuchProcess):
+            if memory := worker.rss():  # one that has just been killed holds nothing, until it is reaped
+                found[f"{worker.name} {worker.pid}"] = memory / 2**20
     return found
 
 
