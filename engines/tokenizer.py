@@ -31,7 +31,8 @@ def load_tokenizer(files: ModelFiles) -> Any:
     try:
         tokenizer = loader.from_pretrained(folder, trust_remote_code=False)
     except Exception as error:  # the library's bindings raise plain Exception for a broken file
-        raise ModelError(f"{files.id}: its tokenizer could not be loaded: {error}") from error
+        what = "its tokenizer.json" if by_file else "its tokenizer (there is no tokenizer.json)"
+        raise ModelError(f"{files.id}: {what} could not be loaded: {str(error).strip().splitlines()[0]}") from error
     if getattr(tokenizer, "backend_tokenizer", None) is None:
         raise ModelError(f"{files.id}: its tokenizer has no `tokenizers` form, which the gateway needs")
     if not tokenizer.chat_template:

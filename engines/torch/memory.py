@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 from transformers import DynamicCache
 
 from basics.machine import free_host_bytes, gib
 from engines.errors import ModelError
 from engines.models import weight_files
+from engines.open_weights import open_weights
 from engines.torch.kv_cache import CacheShape, LayerShape
 from engines.torch.quantization import DEQUANTISING_BYTES, numbers_in_one
 from engines.torch.recurrent import SNAPSHOTS
@@ -49,9 +49,13 @@ def weight_bytes(folder: Path, dtype: torch.dtype, left_out: Callable[[str], boo
 
 
 def stored_tensors(folder: Path) -> Iterator[tuple[str, Sequence[int], str]]:
-    """Name, shape and dtype (as safetensors names it) of every tensor in a folder's safetensors files."""
+    """Name, shape and dtype (as safetensors names it) of every tensor in a folder's safetensors files.
+
+    Raises:
+        ModelError: naming a file that can't be read as one.
+    """
     for file in weight_files(folder):
-        with safe_open(file, framework="pt") as tensors:
+        with open_weights(file) as tensors:
             for name in tensors.keys():  # noqa: SIM118 (safe_open is no mapping)
                 stored = tensors.get_slice(name)
                 yield name, stored.get_shape(), stored.get_dtype()

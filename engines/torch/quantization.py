@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
 from engines.errors import ModelError
 from engines.models import weight_files
+from engines.open_weights import open_weights
 from engines.torch.elsewhere import instead
 
 # As safetensors names them. BOOL and integers of 64 bits are masks and positions, never weights.
@@ -130,7 +129,7 @@ def _modelopt(folder: Path) -> str | None:
 
 def _tensor_in_few_bits(folder: Path) -> tuple[str, str] | None:
     for file in weight_files(folder):
-        with safe_open(file, framework="pt") as tensors:
+        with open_weights(file) as tensors:
             for name in tensors.keys():  # noqa: SIM118 (safe_open is no mapping)
                 # Causal masks of early GPT-2 and GPT-NeoX files are bytes.
                 dtype = tensors.get_slice(name).get_dtype()

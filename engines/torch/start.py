@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from config.workers import DraftWorkerConfig, WorkerConfig
+from engines.generation_config import read_generation_config
 from engines.models import ModelFiles, resolve_model
 from engines.running_model import OnPass
 from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopModel, start_engine
@@ -42,6 +43,7 @@ def load_engine(
         torch.set_num_threads(config.threads)
     progress(f"loading {files.id}")
     tokenizer = load_tokenizer(files)
+    read_generation_config(files)  # which refuses a damaged one: loading the model would take it for none
     runner = load_runner(
         files,
         num_slots=config.slots if config.memory_gb is None else None,

@@ -14,6 +14,7 @@ from basics.metrics import Watched
 from config.workers import WorkerConfig
 from engines.errors import ModelError
 from engines.fingerprint import fingerprint
+from engines.generation_config import read_generation_config
 from engines.grammar.service import Grammars
 from engines.models import ModelFiles, resolve_model
 from engines.running_model import OnPass, RunningModel
@@ -71,7 +72,7 @@ def load_model(
     files = resolve_model(config.model, allow_pickle_weights=config.allow_pickle_weights, progress=progress)
     described = _config(files)
     tokenizer = load_tokenizer(files)
-    stops = stop_token_ids(tokenizer, described, _generation_config(files))
+    stops = stop_token_ids(tokenizer, described, read_generation_config(files))
     arguments = engine_arguments(config, files, _longest_context(described), is_cpu, ours)
     prepare_environment(is_cpu)
     announce_owner()
@@ -129,13 +130,6 @@ def _config(files: ModelFiles) -> Any:
         return transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ModelError(f"{files.id}: its config.json could not be read: {error}") from error
-
-
-def _generation_config(files: ModelFiles) -> Any:
-    try:
-        return transformers.GenerationConfig.from_pretrained(files.folder)
-    except OSError:
-        return None  # it is optional
 
 
 def _longest_context(config: Any) -> int:

@@ -100,7 +100,16 @@ def test_tokenizer_json_counts_and_not_the_class_named_beside_it(files: ModelFil
 
 def test_a_broken_tokenizer_is_refused_in_words(files: ModelFiles) -> None:
     (files.folder / "tokenizer.json").write_text('{"model": 3}')
-    with pytest.raises(ModelError, match="tiny: its tokenizer could not be loaded"):
+    with pytest.raises(ModelError, match=r"tiny: its tokenizer\.json could not be loaded"):
+        load_tokenizer(files)
+
+
+def test_a_missing_tokenizer_is_refused_in_a_line(files: ModelFiles) -> None:
+    (files.folder / "tokenizer.json").unlink()
+    (files.folder / "tokenizer_config.json").unlink()
+    with pytest.raises(
+        ModelError, match=r"^tiny: its tokenizer \(there is no tokenizer\.json\) could not be loaded: [^\n]+$"
+    ):
         load_tokenizer(files)
 
 

@@ -17,6 +17,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
+from config.workers import TargetWorkerConfig
 from engines.errors import BatchInvarianceError, ModelError
 from engines.models import ModelFiles
 from engines.torch import environment, memory
@@ -28,7 +29,10 @@ from engines.torch.environment import prepare_environment
 from engines.torch.loader import load_runner, pick_device, runner_fingerprint
 from engines.torch.recurrent import SNAPSHOTS
 from engines.torch.runner import Row, Runner
+from engines.torch.start import load_engine
 from engines.torch.support import changing_length, check_supported, context_length
+from target_worker.engine import capabilities
+from target_worker.strategies import STRATEGIES
 from testing.tiny_models import make_tiny_model
 from tests.engines.torch.families import FAMILIES
 
@@ -208,6 +212,25 @@ def test_configurations_that_transformers_does_not_know_or_cannot_read(files: Mo
         path.write_text(text)
         with pytest.raises(ModelError, match=r"tiny: its config.json could not be read"):
             read_config(files)
+
+
+def test_a_file_of_weights_that_is_cut_short_is_named(files: ModelFiles) -> None:
+    path = files.folder / "model.safetensors"
+    whole = path.read_bytes()
+    for size in (0, 6, 100, len(whole) - 40):
+        path.write_bytes(whole[:size])
+        with pytest.raises(ModelError, match=r"^tiny: model\.safetensors is cut short or damaged"):
+            load_runner(files, num_slots=1, device="cpu")
+
+
+def test_a_damaged_generation_config_is_refused_at_start(files: ModelFiles) -> None:
+    """transformers takes it for none, and the ends that stand in it alone would be lost."""
+    (files.folder / "generation_config.json").write_text('{"eos_token_id": ')
+    config = TargetWorkerConfig(model=str(files.folder), device="cpu")
+    with pytest.raises(ModelError, match=r"its generation_config\.json could not be read"):
+        load_engine(
+            config, "target", capabilities(config, list(STRATEGIES)), lambda *_: None, lambda _: None, lambda _: None
+        )
 
 
 def test_experts_that_do_not_fit_are_named(tmp_path: Path) -> None:
