@@ -12,14 +12,13 @@ from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from engines.errors import ModelError
 from engines.generation_config import read_generation_config
 from engines.model_building import build_model
 from engines.models import ModelFiles, weight_files
-from engines.open_weights import open_weights
 from engines.own_parts import KEPT, SCALE, WEIGHTS, own_parts
 from engines.torch.int8_linear import Int8Linear, has_int8
 
@@ -79,7 +78,7 @@ def _assembled(
         raise ModelError(f"{files.id}: its target {target.id} has no {embedding_name}")
     if description is None or tensor_hash(theirs[embedding_name]) != description.embeddings_sha256:
         raise ModelError(f"{files.id} was trained for other weights than those of {target.id}: train it anew for these")
-    with open_weights(files.folder / WEIGHTS) as file:
+    with safe_open(files.folder / WEIGHTS, framework="pt") as file:
         stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
     kept = stored.pop(KEPT, None)
     whole = theirs.get(head_name, theirs[embedding_name])
@@ -140,7 +139,7 @@ def tensor_hash(values: Tensor) -> str:
 def _tensors(target: ModelFiles, names: set[str]) -> dict[str, Tensor]:
     found: dict[str, Tensor] = {}
     for path in weight_files(target.folder):
-        with open_weights(path) as file:
+        with safe_open(path, framework="pt") as file:
             for name in names & set(file.keys()):
                 found[name] = file.get_tensor(name)
     return found
