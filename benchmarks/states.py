@@ -20,6 +20,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from benchmarks import report
+from engines.model_building import build_model
 from engines.runtime.rows import Row
 from engines.torch.runner import Runner
 
@@ -59,7 +60,8 @@ def main() -> None:
 
 def _measured(name: str, config: str, more: dict[str, Any], repeats: int) -> dict[str, Any]:
     torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(getattr(transformers, config)(**{**SHAPE, **more}), dtype=torch.float32)
+    described = getattr(transformers, config)(**{**SHAPE, **more})
+    model = build_model(AutoModelForCausalLM.from_config, described, dtype=torch.float32)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     runner = Runner(model, 1, 512)
     recurrent = runner._recurrent
