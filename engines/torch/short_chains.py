@@ -63,8 +63,8 @@ class ShortChains:
             room = self._runner.slot_length - chain.row.start - len(chain.row.token_ids) + 1
             growing.append(_Growing(chain.row, chain.sampling, min(chain.count, room), []))
         for group in _groups(growing):
-            while group and self._grow(group):
-                group = [one for one in group if one.left > 0]
+            while (group := [one for one in group if one.left > 0]) and self._grow(group):
+                pass
         return [one.tokens for one in growing]
 
     def _grow(self, group: Sequence[_Growing]) -> bool:

@@ -75,6 +75,7 @@ class ShortPasses:
     def takes(self, rows: Sequence[Row]) -> bool:
         return sum(len(row.token_ids) for row in rows) <= MOST_ROWS and all(row.parents is None for row in rows)
 
+    @torch.inference_mode()
     def forward(self, rows: Sequence[Row]) -> list[Tensor]:
         """Logits as of Runner.forward."""
         wanted: list[int] = []
@@ -82,22 +83,23 @@ class ShortPasses:
         for row in rows:
             wanted += range(first + row.logits_from, first + len(row.token_ids))
             first += len(row.token_ids)
-        hidden = self.read(rows)
+        hidden = self._read(rows)
         logits: Tensor = self._head(hidden[wanted] if len(wanted) < first else hidden)
         return list(logits.split([len(row.token_ids) - row.logits_from for row in rows]))
 
+    @torch.inference_mode()
     def logits(self, rows: Sequence[Row]) -> Tensor:
         """Feed the rows → logits float32 [rows, k] after the last token of each, for `ids` alone."""
         last, place = [], -1
         for row in rows:
             place += len(row.token_ids)
             last.append(place)
-        hidden = self.read(rows)
+        hidden = self._read(rows)
         head = self._head.rows if isinstance(self._head, CutHead) else self._head
         logits: Tensor = head(hidden[last] if len(last) <= place else hidden)
         return logits
 
-    def read(self, rows: Sequence[Row]) -> Tensor:
+    def _read(self, rows: Sequence[Row]) -> Tensor:
         """Feed the rows → what the head reads after each of their n tokens, [n, hidden]."""
         spans: list[Span] = [(row.slot, row.start, len(row.token_ids)) for row in rows]
         positions = [start + i for _, start, count in spans for i in range(count)]
