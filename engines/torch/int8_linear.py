@@ -46,7 +46,7 @@ def product(packed: Packed, values: Tensor) -> Tensor:
 def joined(layers: Sequence[Int8Linear]) -> Packed:
     """Several layers that read one tensor as one, their outputs behind each other."""
     weights = [torch.ops.quantized.linear_unpack(layer.packed)[0] for layer in layers]
-    biases = [layer.bias for layer in layers if layer.bias is not None]
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
     if biases and len(biases) < len(layers):
         biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
     return _pack(

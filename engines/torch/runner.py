@@ -31,9 +31,9 @@ class Runner:
     """A ModelRunner (engines/runtime/runner.py): a transformers causal language model over `num_slots` sequences.
 
     The model is changed in place. `slot_length` is the most tokens a sequence may have. Not for use from several
-    threads at once. `short_passes`, if set, makes the passes that it takes. With `batch_invariant` a token's logits have the same bits whatever pass computed them, where the
-    process's environment and the model allow it (engines.torch.batch_invariant prepares the model, finds
-    the padding and checks). `spare` as of kv_cache.Stretch.
+    threads at once. `short_passes`, if set, makes the passes that it takes. With `batch_invariant` a token's logits
+    have the same bits whatever pass computed them, where the process's environment and the model allow it
+    (engines.torch.batch_invariant prepares the model, finds the padding and checks). `spare` as of kv_cache.Stretch.
 
     Raises:
         UnsupportedAttention: if the model's attention is not plain causal attention.

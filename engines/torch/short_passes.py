@@ -85,7 +85,7 @@ class ShortPasses:
             first += len(row.token_ids)
         hidden = self._read(rows)
         logits: Tensor = self._head(hidden[wanted] if len(wanted) < first else hidden)
-        return list(logits.split([len(row.token_ids) - row.logits_from for row in rows]))
+        return list(torch.split(logits, [len(row.token_ids) - row.logits_from for row in rows]))
 
     @torch.inference_mode()
     def logits(self, rows: Sequence[Row]) -> Tensor:
@@ -108,8 +108,7 @@ class ShortPasses:
         places = self._cache.places(spans)
         group = self._heads // self._key_value_heads
         masks = [
-            causal_mask(first, count, 0, first + count, None, group, cos.dtype, cos.device)
-            for _, first, count in spans
+            causal_mask(first, count, 0, first + count, None, group, cos.dtype, cos.device) for _, first, count in spans
         ]
         heads = self._heads + self._key_value_heads
         hidden = self._embedding[index[0]]
@@ -129,7 +128,7 @@ class ShortPasses:
         return self._norm(hidden)
 
     def _attend(self, layer: int, queries: Tensor, spans: Sequence[Span], masks: Sequence[Tensor | None]) -> Tensor:
-        """[n, heads, dim] → [n, heads · dim]: each span's over its own slot, heads that share keys beside each other."""
+        """[n, heads, dim] → [n, heads · dim]: each span over its own slot, heads that share keys beside each other."""
         found = []
         place = 0
         for (slot, first, count), mask in zip(spans, masks, strict=True):
