@@ -38,6 +38,8 @@ class Planner(Protocol):
 
     def observe_plain(self, tokens: int) -> None: ...
 
+    def observe_nothing(self, seconds: float, times: Times) -> None: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Speculating:
@@ -71,6 +73,7 @@ class RoundLoop:
         self._remaining = min(context.request.max_tokens, info.context_length - len(context.sequence))
         self._stopped = False
         self._looked_ahead = False
+        self._asking: Draft | None = None
         self._draft_id = OWN_DRAFTER if target_drives and context.request.speculation.enabled else None
 
     async def rounds(self) -> AsyncIterator[Round]:
@@ -85,7 +88,9 @@ class RoundLoop:
         while not self._stopped:
             plan = self._plan(self._speculating)
             if plan.draft_tokens and await self._can_draft(self._speculating):
-                yield await self._draft_and_verify(self._speculating, plan)
+                drafted = await self._draft_and_verify(self._speculating, plan)
+                if drafted is not None:
+                    yield drafted
             else:
                 reading = self._speculating.drafts.state == "reading"
                 stretch = plan.plain_tokens or (_WHILE_READING if reading else _WHILE_ABSENT)
@@ -112,7 +117,8 @@ class RoundLoop:
             await drafts.until_read(patience)
         return drafts.state == "ready"
 
-    async def _draft_and_verify(self, speculating: Speculating, plan: RoundPlan) -> Round:
+    async def _draft_and_verify(self, speculating: Speculating, plan: RoundPlan) -> Round | None:
+        """A round; None if the worker chose to draft nothing, which is decoded plainly and so faster."""
         worker = speculating.drafts.worker
         self._draft_id = worker.info.id if worker is not None and worker.info is not None else self._draft_id
         draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
@@ -124,13 +130,19 @@ class RoundLoop:
         self._context.metrics.candidates.observe(num_candidates)
         seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
         steps = self._target.step_times
-        verify = [steps.verify(1 + count) for count in range(draft_tokens + 1)] if plan.worker_chooses else None
+        verify: list[float] | None = None
+        if plan.worker_chooses:  # a draft has to be worth more than plain decoding, which pays no round trips
+            verify = [steps.plain(), *(steps.verify(1 + count) for count in range(1, draft_tokens + 1))]
         # One more than is drafted now, so that a longer γ can be tried at no cost.
         ahead = plan.lookahead and speculating.drafts.ahead_times is not None
         lookahead = min(draft_tokens + (not plan.worker_chooses), MAX_DRAFT_TOKENS) if ahead else 0
         draft = await speculating.drafts.draft(
             draft_tokens, num_candidates, self._remaining, seconds, verify, lookahead
         )
+        if draft.planned == 0:
+            speculating.planner.observe_nothing(draft.seconds, self._times(speculating))
+            self._asking, self._looked_ahead = draft, False
+            return None
         if draft.planned is not None:
             draft_tokens = draft.planned
         if self._looked_ahead and draft.candidates:
@@ -219,7 +231,8 @@ class RoundLoop:
                 # The first one's time includes reading the prompt.
                 if answer.num_drafted == 0 and len(self._sequence) > len(self._request.prompt):
                     self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
-                yield self._emit(answer, seconds, Draft.none(), OWN_DRAFTER if answer.num_drafted else None)
+                draft, self._asking = self._asking or Draft.none(), None  # asking for nothing took its time, too
+                yield self._emit(answer, seconds, draft, OWN_DRAFTER if answer.num_drafted else None)
 
     def _target_speculation(self) -> TargetSpeculation:
         """What a target that can drive rounds itself is to do."""

@@ -26,6 +26,9 @@ _HYSTERESIS = 1.03
 _PRIOR_ROUNDS = 3.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
+_FIRST_EMPTY_INTERVAL = 2
+_MOST_SPENT_ON_ASKING = 0.025
+"""Of plain decoding's time, on asking a worker that has nothing."""
 
 
 class Pace:
@@ -157,6 +160,9 @@ class FixedPlanner:
     def observe_plain(self, tokens: int) -> None:
         pass
 
+    def observe_nothing(self, seconds: float, times: Times) -> None:
+        pass
+
 
 class AdaptivePlanner:
     """The γ (0 to `max_draft_tokens`) and N (1 to `num_candidates`) of the most expected tokens a second.
@@ -185,6 +191,8 @@ class AdaptivePlanner:
         self._trying = False
         self._promising = False
         self._longest = _LONGEST_INTERVAL
+        self._empty_interval = _FIRST_EMPTY_INTERVAL
+        self._had_nothing = False
 
     def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
@@ -250,7 +258,26 @@ class AdaptivePlanner:
         self._until_try -= tokens
         self._pair.earn(_CREDIT_A_TOKEN * tokens)
 
+    def observe_nothing(self, seconds: float, times: Times) -> None:
+        """A worker that chooses was asked, which took so long, and had nothing worth its rows: no round came of it.
+
+        Ever more tokens are decoded plainly before it is asked again, the sooner the less asking costs.
+        """
+        plain = times.steps.plain()
+        lost = seconds / plain
+        self._pair.earn(-lost)
+        self._pair.acceptance.rounds += 1
+        self._pace.observe(1, plain + seconds)
+        self._promising = False
+        self._had_nothing = True
+        least = int(min(lost / _MOST_SPENT_ON_ASKING, _LONGEST_INTERVAL))
+        self._until_try = max(self._empty_interval, min(least, 4 * self._empty_interval))
+        self._empty_interval = min(2 * self._empty_interval, max(_FIRST_INTERVAL, least))
+
     def _plan_to_ask(self, new: bool, plain: float) -> RoundPlan:
+        if self._had_nothing:
+            self._had_nothing = False
+            return RoundPlan(0, plain_tokens=self._until_try)
         ask = RoundPlan(self._max, worker_chooses=True)
         self._trying = self._pace.seconds_a_token(plain) >= plain
         if self._pair.credit > 0.0 and (new or not self._trying or self._promising or self._until_try <= 0):
@@ -262,6 +289,8 @@ class AdaptivePlanner:
         self._pair.acceptance.rounds += 1
         self._pace.observe(outcome.emitted, seconds)
         self._promising = outcome.emitted * plain > seconds
+        if self._promising:
+            self._empty_interval = _FIRST_EMPTY_INTERVAL
         if not self._trying or self._promising:
             self._interval = _FIRST_ASKING_INTERVAL
         else:

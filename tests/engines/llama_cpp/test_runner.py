@@ -208,11 +208,11 @@ def test_slots_that_rest_are_parked_and_brought_back(load: Load, ordered: bool) 
 
 def test_parked_slots_can_be_cut_and_given_away(load: Load) -> None:
     runner = load()
-    text, after = tokens(330, seed=21), tokens(6, seed=30)
+    text, after = tokens(600, seed=21), tokens(6, seed=30)
     reference = one_by_one(runner, text[:100], after)
     runner.cells.forget_all()
     for slot in (0, 1):
-        runner.forward([Row(slot, 0, text, logits_from=330)])
+        runner.forward([Row(slot, 0, text, logits_from=600)])
     for step in range(80):
         runner.forward([Row(3, step, [5])])
     assert set(runner.cells.parked) == {0}  # a quarter of all cells at most
