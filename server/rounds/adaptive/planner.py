@@ -26,9 +26,9 @@ _HYSTERESIS = 1.03
 _PRIOR_ROUNDS = 3.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
-_FIRST_EMPTY_INTERVAL = 2
-_MOST_SPENT_ON_ASKING = 0.025
-"""Of plain decoding's time, on asking a worker that has nothing."""
+_SPENT_ON_ASKING = 0.1
+_SPENT_IN_VAIN = 0.02
+"""Shares of plain decoding's time that go to asking a worker that has nothing: at first, and in the end at most."""
 
 
 class Pace:
@@ -191,7 +191,7 @@ class AdaptivePlanner:
         self._trying = False
         self._promising = False
         self._longest = _LONGEST_INTERVAL
-        self._empty_interval = _FIRST_EMPTY_INTERVAL
+        self._empty = 0
         self._had_nothing = False
 
     def plan(self, times: Times) -> RoundPlan:
@@ -261,18 +261,23 @@ class AdaptivePlanner:
     def observe_nothing(self, seconds: float, times: Times) -> None:
         """A worker that chooses was asked, which took so long, and had nothing worth its rows: no round came of it.
 
-        Ever more tokens are decoded plainly before it is asked again, the sooner the less asking costs.
+        Each time ever more tokens are decoded plainly before it is asked again, and the more, the longer asking takes.
         """
         plain = times.steps.plain()
         lost = seconds / plain
+        trying = self._pace.seconds_a_token(plain) >= plain
         self._pair.earn(-lost)
         self._pair.acceptance.rounds += 1
         self._pace.observe(1, plain + seconds)
         self._promising = False
         self._had_nothing = True
-        least = int(min(lost / _MOST_SPENT_ON_ASKING, _LONGEST_INTERVAL))
-        self._until_try = max(self._empty_interval, min(least, 4 * self._empty_interval))
-        self._empty_interval = min(2 * self._empty_interval, max(_FIRST_INTERVAL, least))
+        most = max(float(_FIRST_INTERVAL), min(lost / _SPENT_IN_VAIN, _LONGEST_INTERVAL))
+        wait = max(1.0, min(lost / _SPENT_ON_ASKING * 2.0**self._empty, most))
+        self._empty += 1
+        if trying:
+            self._interval = min(2 * self._interval, _FIRST_INTERVAL)
+            wait = max(wait, self._interval)
+        self._until_try = int(wait)
 
     def _plan_to_ask(self, new: bool, plain: float) -> RoundPlan:
         if self._had_nothing:
@@ -290,7 +295,7 @@ class AdaptivePlanner:
         self._pace.observe(outcome.emitted, seconds)
         self._promising = outcome.emitted * plain > seconds
         if self._promising:
-            self._empty_interval = _FIRST_EMPTY_INTERVAL
+            self._empty = 0
         if not self._trying or self._promising:
             self._interval = _FIRST_ASKING_INTERVAL
         else:
