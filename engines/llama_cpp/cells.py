@@ -13,7 +13,8 @@ parked outside and read back when it is wanted again.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from numpy.typing import NDArray
 from engines.llama_cpp.context import Context
 
 _LEAST_WASTE = 512
-# Slots are parked that have not been in a pass for so many, once they hold so many tokens together, and half as many
-# as the others: writing them out and in takes as long as some hundred passes lose by them.
-_IDLE_PASSES = 64
+# Slots are parked that have not been in a pass for so long, while so many tokens of others were fed, once they hold so
+# many tokens together, and half as many as the others: writing them out and in takes as long as some hundred rows lose
+# by them.
+_IDLE_SECONDS = 1.0
+_IDLE_ROWS = 128
 _LEAST_IDLE = 256
 _MOST_PARKED = 4
 """At most a quarter of the cells: parked tokens take memory beside those that are allocated."""
@@ -37,7 +40,14 @@ class Cells:
     `ordered` False frees cells at once.
     """
 
-    def __init__(self, context: Context, num_slots: int, *, ordered: bool = True) -> None:
+    def __init__(
+        self,
+        context: Context,
+        num_slots: int,
+        *,
+        ordered: bool = True,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._api: Any = context.api
         self._context = context
         self._ordered = ordered
@@ -46,8 +56,9 @@ class Cells:
         self.compactions = 0
         self._used = 0
         self._parked: dict[int, NDArray[np.uint8]] = {}
-        self._passes = 0
-        self._last_pass = [0] * num_slots
+        self._clock = clock
+        self._rows = 0
+        self._last_use = [(0.0, 0)] * num_slots
 
     def branches(self) -> range:
         """Sequences that are unused between passes."""
@@ -60,13 +71,12 @@ class Cells:
 
     def begin(self, slots: Iterable[int]) -> None:
         """A pass begins that goes on in these slots."""
-        self._passes += 1
         for slot in slots:
             self.hold(slot)
 
     def hold(self, slot: int) -> None:
         """The slot is in use: have its cells in the context if they were parked."""
-        self._last_pass[slot] = self._passes
+        self._last_use[slot] = self._clock(), self._rows
         if slot not in self._parked:
             return
         if self._used + self.lengths[slot] > self._context.num_cells or not self._ordered:
@@ -88,6 +98,7 @@ class Cells:
     def fed(self, tokens: int) -> None:
         """So many tokens were decoded, or may have been."""
         self._used += tokens
+        self._rows += tokens
 
     def cut(self, slot: int, length: int) -> None:
         """Forget what the slot holds from `length` on."""
@@ -131,9 +142,10 @@ class Cells:
         """The slots to park now."""
         room = self._context.num_cells // _MOST_PARKED - sum(self.lengths[slot] for slot in self._parked)
         found, tokens = [], 0
-        for slot in sorted(range(len(self.lengths)), key=self._last_pass.__getitem__):
-            length = self.lengths[slot]
-            long_ago = self._passes - self._last_pass[slot] > _IDLE_PASSES
+        now = self._clock()
+        for slot in sorted(range(len(self.lengths)), key=self._last_use.__getitem__):
+            length, (at, rows) = self.lengths[slot], self._last_use[slot]
+            long_ago = now - at > _IDLE_SECONDS and self._rows - rows >= _IDLE_ROWS
             if length and slot not in self._parked and long_ago and tokens + length <= room:
                 found.append(slot)
                 tokens += length
