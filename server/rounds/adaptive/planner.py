@@ -271,8 +271,8 @@ class AdaptivePlanner:
         self._pace.observe(1, plain + seconds)
         self._promising = False
         self._had_nothing = True
-        most = max(float(_FIRST_INTERVAL), min(lost / _SPENT_IN_VAIN, _LONGEST_INTERVAL))
-        wait = max(1.0, min(lost / _SPENT_ON_ASKING * 2.0**self._empty, most))
+        wait = lost / _SPENT_ON_ASKING * 2.0 ** min(self._empty, 8)
+        wait = max(1.0, min(wait, lost / _SPENT_IN_VAIN, _LONGEST_INTERVAL))
         self._empty += 1
         if trying:
             self._interval = min(2 * self._interval, _FIRST_INTERVAL)
