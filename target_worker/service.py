@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 
 from config.workers import TargetWorkerConfig
-from protocol.errors import DeadlineExceeded
+from protocol.errors import DeadlineExceeded, NotFollowed
 from protocol.messages import (
     GenerateRequest,
     GrammarCheckRequest,
@@ -46,13 +46,17 @@ class TargetService:
         check_verify(request, self.engine.model.info)
 
         async def work(session: Session[None]) -> VerifyResponse:
+            asked = request if request.follows is None else self._followed(request, session)
             context_tokens = len(session.ids)
-            response = await self.engine.verify(request, session.ids, _owner(session), deadline)
+            response = await self.engine.verify(asked, session.ids, _owner(session), deadline)
             session.emit(response.token_ids)
             self._note(request, session, context_tokens, response)
             return response
 
-        call = await self.sessions.start(request, work)
+        if request.follows is not None:
+            call = self.sessions.follow(request, request.follows, work)
+        else:
+            call = await self.sessions.start(request, work)
         response: VerifyResponse = await self.sessions.result(call)
         return response
 
@@ -99,6 +103,16 @@ class TargetService:
                 yield response
         finally:
             self.sessions.leave(call)
+
+    def _followed(self, request: VerifyRequest, session: Session[None]) -> VerifyRequest:
+        """The verification that goes on from the verdict before it. Raises NotFollowed if no alternative does."""
+        came = session.came_after(request.context)
+        alternative = next((one for one in request.alternatives if one.token_ids == came), None)
+        asked = request.following(alternative) if alternative is not None else None
+        self._metrics.followed(asked is not None)
+        if asked is None:
+            raise NotFollowed("the verdict is none of the alternatives", "alternatives")
+        return asked
 
     def _note(
         self, request: SequenceRequest, session: Session[None], context_tokens: int, response: VerifyResponse

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from server.fleet.times import Average, DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
+from server.rounds.adaptive.depth import Depth
 from server.rounds.adaptive.lookahead import LookaheadChoice
 
 # Credit: tokens of plain decoding, that is, the time they take.
@@ -136,6 +137,7 @@ class PairState:
 
     pace: Pace = field(default_factory=lambda: Pace(0.98))
     lookahead: LookaheadChoice = field(default_factory=LookaheadChoice)
+    depth: Depth = field(default_factory=Depth)
 
     def earn(self, tokens: float) -> None:
         """Book the gain of speculation over plain decoding, in tokens of plain decoding; a loss is negative."""
@@ -147,6 +149,7 @@ class FixedPlanner:
 
     def __init__(self, draft_tokens: int, num_candidates: int, lookahead: bool = False) -> None:
         self._plan = RoundPlan(draft_tokens, num_candidates, lookahead=lookahead)
+        self._depth = Depth()
 
     def plan(self, times: Times) -> RoundPlan:
         return self._plan
@@ -156,6 +159,12 @@ class FixedPlanner:
 
     def observe_plain(self, tokens: int) -> None:
         pass
+
+    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
+        return draft_tokens if self._plan.lookahead and self._depth.ahead(times.steps, 1 + draft_tokens) else None
+
+    def observe_ahead(self, used: bool) -> None:
+        self._depth.observe(used)
 
 
 class AdaptivePlanner:
@@ -249,6 +258,22 @@ class AdaptivePlanner:
         """Tokens that came without a draft."""
         self._until_try -= tokens
         self._pair.earn(_CREDIT_A_TOKEN * tokens)
+
+    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
+        """Where the worker chooses drafters nothing is sent ahead: what it would choose is not known beforehand."""
+        steps = times.steps
+        if self._chooses or not self._pair.depth.ahead(steps, 1 + draft_tokens):
+            return None
+        expected = self._acceptance.expected_tokens(draft_tokens)
+        waited = steps.verify(1 + draft_tokens)
+        for count in range(1, draft_tokens):
+            rest = times.drafts.draft(draft_tokens) * (1.0 - count / draft_tokens)
+            if expected[count] / (steps.verify(1 + count) - steps.network) >= expected[-1] / (waited + rest):
+                return count
+        return draft_tokens
+
+    def observe_ahead(self, used: bool) -> None:
+        self._pair.depth.observe(used)
 
     def _plan_to_ask(self, new: bool, plain: float) -> RoundPlan:
         ask = RoundPlan(self._max, worker_chooses=True)
