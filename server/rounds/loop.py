@@ -55,12 +55,14 @@ class Planner(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Speculating:
-    """What a request needs for rounds with drafts. `patient`: wait for drafts that are worth less than their wait."""
+    """What a request needs for rounds with drafts. `patient`: wait for drafts that are worth less than their wait;
+    `ahead`: a verification may be sent before the last verdict is back."""
 
     drafts: DraftSide
     planner: Planner
     longest_draft: float
     patient: bool
+    ahead: bool = False
 
 
 class RoundLoop:
@@ -203,7 +205,7 @@ class RoundLoop:
     ) -> Prepare | None:
         """What asks for the drafts that can be sent ahead, if that is worth it; `late`: of a verification's time."""
         times, worker = self._times(speculating), speculating.drafts.worker
-        if worker is None or worker.info is None or not worker.info.capabilities.prepared:
+        if not speculating.ahead or worker is None or worker.info is None or not worker.info.capabilities.prepared:
             return None
         least = speculating.planner.least_ahead(draft_tokens, times)
         if least is None:
