@@ -267,7 +267,8 @@ class AdaptivePlanner:
         expected = self._acceptance.expected_tokens(draft_tokens)
         waited = steps.verify(1 + draft_tokens)
         for count in range(1, draft_tokens):
-            rest = times.drafts.draft(draft_tokens) * (1.0 - count / draft_tokens)
+            # Until the verdict is back the worker goes on preparing.
+            rest = max(0.0, times.drafts.draft(draft_tokens) * (1.0 - count / draft_tokens) - steps.network)
             if expected[count] / (steps.verify(1 + count) - steps.network) >= expected[-1] / (waited + rest):
                 return count
         return draft_tokens
