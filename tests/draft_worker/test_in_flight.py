@@ -16,7 +16,6 @@ from draft_worker import lookahead as lookahead_module
 from draft_worker.drafter import Asked, Memory
 from draft_worker.drafters.model import ModelDrafter
 from draft_worker.lookahead import Lookahead
-from engines.sampling import noise
 from engines.sampling.draw import draw
 from protocol.messages import Candidate
 from target_worker.strategies import STRATEGIES
@@ -74,17 +73,17 @@ class Gateway:
 
 
 class Choosy(Gateway):
-    """Broken: what was sent ahead is used if the noise alone would draw its first token, and else no draft at all."""
+    """Broken: a verdict sent ahead is used if its first token pleases; else it is asked for again, without a draft."""
 
     def settle(
         self, alive: list[int], texts: list[list[int]], drafts: list[Candidate], ahead: set[int]
     ) -> list[list[int]]:
-        shared = Engine(self.both).noise[noise.DRAW]
-        kept = []
-        for seed, output, draft in zip(alive, texts, drafts, strict=True):
-            pleases = seed not in ahead or shared[seed, len(output)].argmax() == draft.token_ids[0]
-            kept.append(draft if pleases else Candidate(token_ids=[], logprobs=[], q=[]))
-        return super().settle(alive, texts, kept, ahead)
+        found = super().settle(alive, texts, drafts, ahead)
+        again = self.judge(alive, texts, [Candidate(token_ids=[], logprobs=[], q=[]) for _ in alive])
+        return [
+            emitted if seed not in ahead or emitted[0] >= 3 else other
+            for seed, emitted, (_, other) in zip(alive, found, again, strict=True)
+        ]
 
 
 def simulate(gateway: Gateway) -> torch.Tensor:
@@ -147,7 +146,7 @@ def test_verifications_ahead_leave_the_targets_distribution() -> None:
 
 
 @pytest.mark.usefixtures("nearly_all_is_prepared")
-def test_a_draft_that_is_used_only_if_it_pleases_is_noticed() -> None:
+def test_a_verdict_that_is_used_only_if_it_pleases_is_noticed() -> None:
     gateway = Choosy(models())
     assert g_test(simulate(gateway), gateway.both.exact_joint()) < FAR
 
