@@ -314,7 +314,9 @@ class VerifyResponse(Reply):
 
     session_id: SessionId | None
     round: int
-    candidate: int | None = Field(description="which candidate was kept; null if none was sent")
+    candidate: int | None = Field(
+        description="which candidate was kept, null if none was sent; with `follows`: which alternative came true"
+    )
     num_drafted: int = Field(ge=0, description="length of the kept candidate")
     num_accepted: int = Field(ge=0)
     acceptance_mask: list[bool] = Field(description="for the kept candidate, by position")

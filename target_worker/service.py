@@ -46,9 +46,11 @@ class TargetService:
         check_verify(request, self.engine.model.info)
 
         async def work(session: Session[None]) -> VerifyResponse:
-            asked = request if request.follows is None else self._followed(request, session)
+            asked, taken = (request, None) if request.follows is None else self._followed(request, session)
             context_tokens = len(session.ids)
             response = await self.engine.verify(asked, session.ids, _owner(session), deadline)
+            if taken is not None:
+                response = response.model_copy(update={"candidate": taken})
             session.emit(response.token_ids)
             self._note(request, session, context_tokens, response)
             return response
@@ -104,15 +106,16 @@ class TargetService:
         finally:
             self.sessions.leave(call)
 
-    def _followed(self, request: VerifyRequest, session: Session[None]) -> VerifyRequest:
-        """The verification that goes on from the verdict before it. Raises NotFollowed if no alternative does."""
+    def _followed(self, request: VerifyRequest, session: Session[None]) -> tuple[VerifyRequest, int]:
+        """The verification that goes on from the verdict before, and whose alternative that is. Raises NotFollowed."""
         came = session.came_after(request.context)
-        alternative = next((one for one in request.alternatives if one.token_ids == came), None)
-        asked = request.following(alternative) if alternative is not None else None
-        self._metrics.followed(asked is not None)
-        if asked is None:
-            raise NotFollowed("the verdict is none of the alternatives", "alternatives")
-        return asked
+        for index, alternative in enumerate(request.alternatives):
+            asked = request.following(alternative)
+            if alternative.token_ids == came and asked is not None:
+                self._metrics.followed(True)
+                return asked, index
+        self._metrics.followed(False)
+        raise NotFollowed("the verdict is none of the alternatives", "alternatives")
 
     def _note(
         self, request: SequenceRequest, session: Session[None], context_tokens: int, response: VerifyResponse

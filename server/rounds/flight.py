@@ -57,9 +57,12 @@ class Flight:
         await asyncio.wait({self._task})
         answer = self._task.result() if not self._task.cancelled() else None
         asked = self._message.following(alternative) if self._message is not None else None
-        if answer is None or asked is None:
+        if answer is None or asked is None or self._message is None:
             return None
         try:
+            if answer.candidate != self._message.alternatives.index(alternative):
+                raise BadAnswer("follows an alternative that did not come true")
+            answer = answer.model_copy(update={"candidate": 0})
             check_verify(asked, answer, self._vocabulary_size)
         except BadAnswer as failure:
             self.session.worker.failed(failure)

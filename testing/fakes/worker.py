@@ -284,7 +284,8 @@ class FakeWorker:
             raise error(409, "not_followed", field="alternatives")
         self.rounds[session] = request.round
         await asyncio.sleep(self.seconds)
-        return self.verify(asked, list(self.sessions[session]))
+        answer = self.verify(asked, list(self.sessions[session]))
+        return {**answer, "candidate": [one.token_ids for one in request.alternatives].index(came)}
 
     def verify(self, request: VerifyRequest, context: list[int] | None = None) -> Answer:
         ids = context if context is not None else self.read(request)

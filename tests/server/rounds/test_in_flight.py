@@ -11,6 +11,7 @@ import pytest
 from protocol.messages import VerifyRequest
 from server.fleet_backend import Fleet
 from testing.fakes.worker import Answer, Cut, FakeWorker, error
+from testing.wire import pause
 from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
 
 SECONDS = 0.02
@@ -101,22 +102,22 @@ async def cut(worker: FakeWorker, asked: VerifyRequest) -> Answer:
 
 
 async def lie(worker: FakeWorker, asked: VerifyRequest) -> Answer:
-    """A target that takes another alternative than the one that came true."""
-    ids = [*expected_context(worker, asked), *asked.alternatives[-1].token_ids]
-    worker.rounds[asked.session_id or ""] = asked.round
-    plain = asked.following(asked.alternatives[-1])
+    """A target that takes the last alternative, whatever its verdict was."""
+    session, alternative = asked.session_id or "", asked.alternatives[-1]
+    while worker.answered.get(session, -1) < (asked.follows or 0):
+        await pause()
+    plain = asked.following(alternative)
     assert plain is not None
-    return worker.verify(plain, ids)
+    held = worker.sessions[session]
+    worker.rounds[session] = asked.round
+    answer = worker.verify(plain, [*held[: asked.context.start], *alternative.token_ids])
+    return {**answer, "candidate": len(asked.alternatives) - 1}
 
 
 async def mislead(worker: FakeWorker, asked: VerifyRequest) -> Answer:
-    """A target whose answer accepts what no alternative drafted."""
+    """A target that claims to have judged more than was drafted."""
     answer = await FakeWorker.follow(worker, asked)
-    return {**answer, "token_ids": [(token + 1) % 40 for token in answer["token_ids"]]}
-
-
-def expected_context(worker: FakeWorker, asked: VerifyRequest) -> list[int]:
-    return worker.sessions[asked.session_id or ""][: asked.context.start]
+    return {**answer, "num_drafted": answer["num_drafted"] + 1}
 
 
 @pytest.mark.parametrize("fault", [refuse, fail, never, cut, lie, mislead])
