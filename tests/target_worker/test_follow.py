@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from typing import Any
 
 import pytest
 
+from protocol.errors import Unsupported
 from protocol.hashing import PrefixHashes
+from protocol.messages import VerifyRequest
+from protocol.worker_info import ModelInfo
+from target_worker.checks import check_verify
 from testing.fakes.runner import FakeRunner
 from testing.wire import async_test, pause, request
 from testing.worker_apps import STOP, Target, target
@@ -261,3 +266,15 @@ async def test_a_context_that_is_not_held_is_not_followed() -> None:
         message["context"]["prefix_hash"] = hashes.at(len(PROMPT))
         status, body = await worker.post("/v1/verify", message)
         assert (status, body["error"]["code"]) == (409, "not_followed")
+
+
+@async_test
+async def test_a_target_that_can_not_hold_one_refuses_the_field() -> None:
+    async with target() as worker:
+        info = ModelInfo.model_validate_json((await worker.client.get("/v1/model")).content)
+        message = VerifyRequest.model_validate_json(json.dumps(request(**following(([1], [2])))))
+        check_verify(message, info)
+        unable = info.capabilities.model_copy(update={"follows": False})
+        with pytest.raises(Unsupported) as refusal:
+            check_verify(message, info.model_copy(update={"capabilities": unable}))
+        assert refusal.value.field == "follows"
