@@ -116,8 +116,8 @@ def drawn(cells: Sequence[Cell], count: int, seed: int = 34) -> list[Cell]:
 def running() -> Iterator[Services]:
     """The bundled model in bitwise mode, and a gateway that has each drafter under its name in FACTORS.
 
-    It has `lookahead: on`, and the target is 20 ms away, so that verifications are in flight: none of that may change the
-    text of any cell.
+    It has `lookahead: on`, and the target is 20 ms away, so that verifications are in flight: none of that may change
+    the text of any cell.
     """
     model = bundled()
     with Stack() as stack, ExitStack() as links:

@@ -78,7 +78,7 @@ def soak(
 ) -> Tally:
     """Run it; `every` is the seconds between kills, `engine` the targets'.
 
-    With `pass_ms` the targets' passes last so long, and with `rtt_ms` they are so far away: then what is prepared is used.
+    With `pass_ms` the targets' passes last so long, and with `rtt_ms` they are so far away: what is prepared is used.
     Most requests are for the draft model then.
     """
     tally = Tally()
