@@ -3,9 +3,9 @@
     python -m benchmarks.shared_draft
 
 The target's passes last --pass-ms, the draft's --draft-pass-ms (testing/slow_worker.py), however many streams are in
-them; a proxy puts --rtt between gateways and target. For each mode of `lookahead` there are so many gateways; all streams
-of a run go through those of one mode, by turns, and their tokens a second after the first --settle are added up. The
-ratio is the median over --repeats pairs of runs. The run fails if a median of `auto` is below 0.95 of `off`.
+them; a proxy puts --rtt between gateways and target. Each mode of `lookahead` has --gateways; all streams of a run go
+through those of one mode, by turns, and their tokens a second after the first --settle are added up. The ratio is the
+median over --repeats pairs of runs. The run fails if a median of `auto` is below 0.95 of `off`.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class Far:
         block = speculative(drafter, 3, adaptive=options.pop("adaptive", False))
         block |= options.pop("speculative", {})
         return self.client.chat(
-            PROMPT, stream=True, ignore_eos=True, during=during, **{"max_tokens": 64, "speculative": block, **options}
+            PROMPT, stream=True, ignore_eos=True, during=during, **{"max_tokens": 48, "speculative": block, **options}
         )
 
     def counts(self, outcome: str) -> float:
@@ -97,7 +97,7 @@ def test_verifications_ahead_leave_the_text_as_it_is(
 
 
 def test_the_length_is_exact(far: Far) -> None:
-    for tokens in range(5, 13):
+    for tokens in range(7, 12):
         expected = far.ask("none", max_tokens=tokens, **SAMPLINGS["seeded"])
         assert far.ask("right", max_tokens=tokens, **SAMPLINGS["seeded"]).identity == expected.identity
 
@@ -108,7 +108,7 @@ def test_probabilistic_at_temperature_0_says_the_same(far: Far, plain: dict[str,
     assert {answer.text for answer in found} == {plain["greedy"].text}
 
 
-@pytest.mark.parametrize("chunk", [3, 6, 9])
+@pytest.mark.parametrize("chunk", [3, 6])
 def test_target_killed_in_mid_flight(far: Far, plain: dict[str, Answer], chunk: int) -> None:
     def kill(chunks: int) -> None:
         if chunks == chunk:
@@ -119,11 +119,10 @@ def test_target_killed_in_mid_flight(far: Far, plain: dict[str, Answer], chunk: 
     far.until("used", "right", **SAMPLINGS["seeded"])
 
 
-@pytest.mark.parametrize("pieces", [1, 3])
-def test_answers_cut_in_the_middle(far: Far, plain: dict[str, Answer], pieces: int) -> None:
+def test_answers_cut_in_the_middle(far: Far, plain: dict[str, Answer]) -> None:
     def cut(chunks: int) -> None:
-        if chunks in (3, 7):
-            far.proxy.cut(pieces)
+        if chunks in (3, 5, 8):
+            far.proxy.cut(1 + chunks % 2)
 
     assert far.ask("right", during=cut, **SAMPLINGS["seeded"]).identity == plain["seeded"].identity
     far.proxy.cut(0)
