@@ -23,6 +23,7 @@ from draft_worker.segment import LONGEST_MATCH
 from draft_worker.vocabularies.learned import Learned
 from protocol.errors import EngineFailure
 from protocol.messages import (
+    MAX_ALTERNATIVES,
     MAX_TOKENS_PER_MESSAGE,
     DraftRequest,
     DraftResponse,
@@ -30,6 +31,7 @@ from protocol.messages import (
     RememberRequest,
     RememberResponse,
 )
+from protocol.prepared import Prepared, PreparedRequest, PreparedResponse
 from protocol.worker_info import LearnRequest, ModelInfo, Translation
 from worker.call_span import record_call
 from worker.session import Session
@@ -54,7 +56,12 @@ class DraftService:
         info = engine.model.info if engine is not None else _lookup_info(config)
         translates = engine is not None and config.other_vocabulary != "refuse"
         able = info.capabilities.model_copy(
-            update={"auto": True, "history": config.history_mb > 0, "translates": translates}
+            update={
+                "auto": True,
+                "history": config.history_mb > 0,
+                "translates": translates,
+                "prepared": info.capabilities.lookahead,
+            }
         )
         self._learned = Learned(engine, info.model_copy(update={"capabilities": able}), config, metrics)
         self.memory = AnswerMemory(config.history_mb * 2**20) if config.history_mb > 0 else None
@@ -134,6 +141,14 @@ class DraftService:
         call = await self.sessions.start(request, work)
         response: DraftResponse = await self.sessions.result(call)
         return response
+
+    async def prepared(self, request: PreparedRequest) -> PreparedResponse:
+        """The drafts for what may come of the verification under way; none for a session or round that is not held."""
+        session = self.sessions.get(request.session_id)
+        found: list[Prepared] = []
+        if session is not None and self.lookahead is not None:
+            found = await self.lookahead.alternatives(session, request.round, request.wait_ms / 1000)
+        return PreparedResponse(session_id=request.session_id, round=request.round, prepared=found[:MAX_ALTERNATIVES])
 
     async def remember(self, request: RememberRequest) -> RememberResponse:
         """An answer as it ended, to be drafted from later."""

@@ -64,6 +64,8 @@ def fake_engine(
             q=role == "draft",
             prediction=role == "draft",
             lookahead=role == "draft",
+            prepared=role == "draft",
+            follows=role == "target",
         ),
         step_seconds=[],
     )

@@ -18,6 +18,7 @@ from engines.errors import ModelError
 from engines.gguf import tokenizer as of_gguf
 from engines.llama_cpp.context import LoadedGguf
 from engines.llama_cpp.files import GgufFile
+from engines.llama_cpp.library import Library
 from engines.llama_cpp.remembered import binaries, code_of
 from engines.llama_cpp.vocabulary import check_tokenizer
 from engines.models import ModelFiles
@@ -35,21 +36,29 @@ class KnownTokenizer(BaseModel):
     special_token_ids: list[int]
 
 
-def known_tokenizer(found: GgufFile, model: LoadedGguf, context_length: int) -> KnownTokenizer:
-    """The tokenizer of a loaded file, kept from an earlier start or built now.
+def kept_tokenizer(lib: Library, found: GgufFile) -> KnownTokenizer | None:
+    """As an earlier start built it; None if none has. Its `model_id` and `context_length` are that start's."""
+    return _read(_place(lib, found))
+
+
+def known_tokenizer(
+    found: GgufFile, model: LoadedGguf, context_length: int, kept: KnownTokenizer | None
+) -> KnownTokenizer:
+    """The tokenizer of a loaded file, from what was kept or built now, and then kept.
 
     Raises:
         ModelError: if there is none, it can't be built, or it differs from llama.cpp's own.
     """
-    lib = model.library
+    if kept is None:
+        kept = _build(found, model, context_length)
+        _write(_place(model.library, found), kept)
+    info = kept.info.model_copy(update={"model_id": found.id, "context_length": context_length})
+    return kept.model_copy(update={"info": info})
+
+
+def _place(lib: Library, found: GgufFile) -> Path:
     facts = (lib.version, binaries(lib), [version(name) for name in _LIBRARIES], code_of(*_SOURCES))
-    place = cache_folder() / "tokenizers" / f"{found.fingerprint(*map(repr, facts))}.json"
-    known = _read(place)
-    if known is None:
-        known = _build(found, model, context_length)
-        _write(place, known)
-    info = known.info.model_copy(update={"model_id": found.id, "context_length": context_length})
-    return known.model_copy(update={"info": info})
+    return cache_folder() / "tokenizers" / f"{found.fingerprint(*map(repr, facts))}.json"
 
 
 def _build(found: GgufFile, model: LoadedGguf, context_length: int) -> KnownTokenizer:

@@ -26,7 +26,8 @@ def load_target(
     on_death: Callable[[str], None],
 ) -> LoopTarget:
     """`on_death(reason)` is called if the loop failed. Raises engines.errors.ModelError."""
-    model = load_engine(config, "target", capabilities(config, list(STRATEGIES)), metrics.pass_done, on_death, progress)
+    able = capabilities(config, list(STRATEGIES), follows=True)
+    model = load_engine(config, "target", able, metrics.pass_done, on_death, progress)
     gather_ms = config.gather_ms
     if gather_ms is None:
         gather_ms = _GATHER_MS if engine_of(config) == "llama_cpp" else 0

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from server.fleet.times import Average, DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
+from server.rounds.adaptive.depth import Depth
 from server.rounds.adaptive.lookahead import LookaheadChoice
 
 # Credit: tokens of plain decoding, that is, the time they take.
@@ -22,6 +24,8 @@ _LONGEST_HOPELESS_INTERVAL = 512
 _PLAIN_SAMPLE = 4
 _ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
+_LEAST_AHEAD = 0.75
+"""Of a draft's length: on the virtual clock less gains less than it gives away, and more is rarely there in time."""
 _HYSTERESIS = 1.03
 _PRIOR_ROUNDS = 3.0
 _FIRST_ASKING_INTERVAL = 4
@@ -139,6 +143,7 @@ class PairState:
 
     pace: Pace = field(default_factory=lambda: Pace(0.98))
     lookahead: LookaheadChoice = field(default_factory=LookaheadChoice)
+    depth: Depth = field(default_factory=Depth)
 
     def earn(self, tokens: float) -> None:
         """Book the gain of speculation over plain decoding, in tokens of plain decoding; a loss is negative."""
@@ -150,6 +155,7 @@ class FixedPlanner:
 
     def __init__(self, draft_tokens: int, num_candidates: int, lookahead: bool = False) -> None:
         self._plan = RoundPlan(draft_tokens, num_candidates, lookahead=lookahead)
+        self._depth = Depth()
 
     def plan(self, times: Times) -> RoundPlan:
         return self._plan
@@ -162,6 +168,12 @@ class FixedPlanner:
 
     def observe_nothing(self, seconds: float, times: Times) -> None:
         pass
+
+    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
+        return draft_tokens if self._plan.lookahead and self._depth.ahead(times.steps, 1 + draft_tokens) else None
+
+    def observe_ahead(self, used: bool) -> None:
+        self._depth.observe(used)
 
 
 class AdaptivePlanner:
@@ -278,6 +290,15 @@ class AdaptivePlanner:
             self._interval = min(2 * self._interval, _FIRST_INTERVAL)
             wait = max(wait, self._interval)
         self._until_try = int(wait)
+
+    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
+        """Where the worker chooses drafters nothing is sent ahead: what it would choose is not known beforehand."""
+        if self._chooses or not self._pair.depth.ahead(times.steps, 1 + draft_tokens):
+            return None
+        return math.ceil(_LEAST_AHEAD * draft_tokens)
+
+    def observe_ahead(self, used: bool) -> None:
+        self._pair.depth.observe(used)
 
     def _plan_to_ask(self, new: bool, plain: float) -> RoundPlan:
         if self._had_nothing:

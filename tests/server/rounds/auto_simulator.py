@@ -178,9 +178,7 @@ class Day:
         return machine.now - began
 
     async def _draft(self, session: Session[Memory], most: int) -> tuple[list[int], int]:
-        steps = self._times.steps
-        verify = [steps.plain(), *(steps.verify(1 + count) for count in range(1, most + 1))]
-        asked = Asked(_request(most, verify), session, 0, 0.0)
+        asked = Asked(_request(most, self._times.steps.prices(most)), session, 0, 0.0)
         if self.drafter == AUTO:
             chosen = await self._auto.draft(asked)
             candidates = chosen.drafted.candidates
