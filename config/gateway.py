@@ -100,6 +100,13 @@ class GatewayConfig(BaseModel):
         description="have draft workers that can do it prepare the next drafts while the target verifies; auto: where "
         "it is measured to pay, in requests whose γ adapts",
     )
+    verifications_in_flight: int = Field(
+        default=2,
+        ge=1,
+        le=2,
+        description="with lookahead, and a target far away: 2 lets the next verification be sent before the last "
+        "verdict is back",
+    )
 
     # Limits: a request beyond one of them is refused before any work is done.
     max_concurrent_requests: int = Field(default=64, ge=1, le=100_000, description="requests served at once; more: 429")

@@ -22,6 +22,7 @@ from protocol.messages import (
     RememberRequest,
     RememberResponse,
 )
+from protocol.prepared import PreparedRequest, PreparedResponse
 from protocol.worker_info import LearnRequest, TokenizerInfo, Translation
 from serving.disconnects import until_client_leaves
 from worker.answers import json_response
@@ -58,6 +59,9 @@ def create_app(
     async def remember(request: RememberRequest) -> RememberResponse:
         return await lifecycle.get().remember(request)
 
+    async def prepared(request: PreparedRequest) -> PreparedResponse:
+        return await lifecycle.get().prepared(request)
+
     learning = asyncio.Lock()
 
     async def learn(request: Request) -> Response:
@@ -74,6 +78,7 @@ def create_app(
 
     shell.post("/v1/draft", DraftRequest, DraftResponse, draft)
     shell.route("/v1/draft/batch", DraftBatchRequest, DraftBatchResponse, draft_batch)
+    shell.post("/v1/prepared", PreparedRequest, PreparedResponse, prepared)
     shell.post("/v1/remember", RememberRequest, RememberResponse, remember)
     shell.route("/v1/vocabulary", LearnRequest, Translation, learn)
     shell.get("/v1/tokenizer", TokenizerInfo, tokenizer, also=(404,))

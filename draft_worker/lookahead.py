@@ -17,7 +17,8 @@ from draft_worker.outcomes import Ahead, Guess
 from draft_worker.plans import DrawSeconds
 from draft_worker.yields import Kind, Yields
 from protocol.errors import WireError
-from protocol.messages import DraftRequest, TopK
+from protocol.messages import Alternative, Candidate, DraftRequest, TopK
+from protocol.prepared import Prepared
 from worker.session import Session
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class _Looking:
     yields: Yields
     gap: float | None = None
     at: int = 0
+    each: int = 0
     began: float = 0.0
     request: DraftRequest | None = None
     ahead: Ahead | None = None
@@ -124,6 +126,29 @@ class Lookahead:
         q = branch.q[own - 1 : own - 1 + len(tokens)] if looking.ahead.wants_q else []
         return Known(tokens, q, ended, branch.depth - own if ended else len(tokens))
 
+    async def alternatives(self, session: Session[Memory], round_: int, seconds: float) -> list[Prepared]:
+        """What is prepared for what may come of the draft of this round, once all is whole or the time is over.
+
+        That round must be the session's last: what is prepared goes on meanwhile, and afterwards.
+        """
+        looking: _Looking | None = session.state.get(NAME)
+        if looking is None or looking.request is None or looking.request.round != round_ or looking.task is None:
+            return []
+        ahead, request = looking.ahead, looking.request
+        if not looking.task.done():
+            await asyncio.wait({looking.task}, timeout=seconds)
+        if ahead is None or session.latest_round != round_:
+            return []
+        found = []
+        for branch in ahead.branches:
+            stopped, tokens = branch.stopped, list(branch.tokens)  # the engine's thread may still append to them
+            if len(tokens) > 1:
+                candidate = candidate_of(tokens[1:], branch.q[: len(tokens) - 1], request.want_q)
+                came = [*ahead.drafted[: branch.at], tokens[0]]
+                whole = stopped or len(tokens) > looking.each
+                found.append(Prepared(alternative=Alternative(token_ids=came, candidate=candidate), whole=whole))
+        return found
+
     async def free(self, session: Session[Memory]) -> None:
         """Wait until the engine has let go of what was being prepared for the session: by its next pass."""
         looking: _Looking | None = session.state.get(NAME)
@@ -152,7 +177,7 @@ class Lookahead:
         ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q)
         if gap is not None:
             ahead.time = lambda rows: time.perf_counter() + self._seconds.of(rows) <= began + gap
-        looking.at, looking.began = len(asked.ids), began
+        looking.at, looking.each, looking.began = len(asked.ids), each, began
         looking.request, looking.ahead = request, ahead
         ids, deadline = list(asked.ids), time.monotonic() + _MOST_SECONDS
         work = self._look(looking.task, request, ids, asked.owner, ahead, deadline)
@@ -208,6 +233,14 @@ class Lookahead:
         outcomes = likeliest(looking.yields.chances(_KIND, planned), self._rates, most)
         likely = [outcome for outcome in outcomes if outcome[0] >= _LEAST_CHANCE] or outcomes[:1]
         return laid_out(likely, planned, each, _MOST_TOKENS, self._seconds.of, math.inf if gap is None else gap)
+
+
+def candidate_of(token_ids: list[int], q: list[TopK], wants_q: bool) -> Candidate:
+    """A draft of tokens drawn from these distributions, which are known if they are wanted."""
+    if not wants_q:
+        return Candidate(token_ids=token_ids)
+    logprobs = [top.logprobs[top.token_ids.index(token_id)] for token_id, top in zip(token_ids, q, strict=True)]
+    return Candidate(token_ids=token_ids, logprobs=logprobs, q=q)
 
 
 def _same_draws(one: DraftRequest, other: DraftRequest) -> bool:

@@ -11,7 +11,7 @@ from config.workers import DraftWorkerConfig
 from draft_worker import memory_file
 from draft_worker.auto import Auto, Chosen
 from draft_worker.checks import check_draft
-from draft_worker.drafter import Asked, Copier, Means, Memory
+from draft_worker.drafter import Asked, Copier, Means, Memory, certain
 from draft_worker.drafters import DRAFTERS
 from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted, DraftEngine, capabilities
@@ -23,6 +23,7 @@ from draft_worker.segment import LONGEST_MATCH
 from draft_worker.vocabularies.learned import Learned
 from protocol.errors import EngineFailure
 from protocol.messages import (
+    MAX_ALTERNATIVES,
     MAX_TOKENS_PER_MESSAGE,
     DraftRequest,
     DraftResponse,
@@ -30,6 +31,7 @@ from protocol.messages import (
     RememberRequest,
     RememberResponse,
 )
+from protocol.prepared import Prepared, PreparedRequest, PreparedResponse
 from protocol.worker_info import LearnRequest, ModelInfo, Translation
 from worker.call_span import record_call
 from worker.session import Session
@@ -54,7 +56,12 @@ class DraftService:
         info = engine.model.info if engine is not None else _lookup_info(config)
         translates = engine is not None and config.other_vocabulary != "refuse"
         able = info.capabilities.model_copy(
-            update={"auto": True, "history": config.history_mb > 0, "translates": translates}
+            update={
+                "auto": True,
+                "history": config.history_mb > 0,
+                "translates": translates,
+                "prepared": info.capabilities.lookahead,
+            }
         )
         self._learned = Learned(engine, info.model_copy(update={"capabilities": able}), config, metrics)
         self.memory = AnswerMemory(config.history_mb * 2**20) if config.history_mb > 0 else None
@@ -102,6 +109,8 @@ class DraftService:
             if request.draft_model == AUTO and asked.tokens:
                 chosen = await self._auto.draft(asked)
                 source, drafted = chosen.source, chosen.drafted
+            elif not asked.tokens and request.draft_model is None and not self._auto.reads_prompts:
+                source, drafted = AUTO, certain(asked, [])
             else:
                 source, drafted = await self._draft(asked)
             parts = chosen.parts if chosen is not None else []
@@ -132,6 +141,14 @@ class DraftService:
         call = await self.sessions.start(request, work)
         response: DraftResponse = await self.sessions.result(call)
         return response
+
+    async def prepared(self, request: PreparedRequest) -> PreparedResponse:
+        """The drafts for what may come of the verification under way; none for a session or round that is not held."""
+        session = self.sessions.get(request.session_id)
+        found: list[Prepared] = []
+        if session is not None and self.lookahead is not None:
+            found = await self.lookahead.alternatives(session, request.round, request.wait_ms / 1000)
+        return PreparedResponse(session_id=request.session_id, round=request.round, prepared=found[:MAX_ALTERNATIVES])
 
     async def remember(self, request: RememberRequest) -> RememberResponse:
         """An answer as it ended, to be drafted from later."""

@@ -69,6 +69,13 @@ class StaleRound(WireError):
     code = "stale_round"
 
 
+class NotFollowed(WireError):
+    """The verdict that a verification was to follow was none of its alternatives: nothing was verified."""
+
+    status = 409
+    code = "not_followed"
+
+
 class DeadlineExceeded(WireError):
     """The caller's deadline passed before the work was done."""
 

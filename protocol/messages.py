@@ -15,6 +15,7 @@ from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
 PROTOCOL_VERSION = 1
 MAX_TOKENS_PER_MESSAGE = 1_048_576
 MAX_LOGPROBS = 20
+MAX_ALTERNATIVES = 32
 MAX_TOKENIZER_BYTES = 128 * 2**20
 """The limit for a message that holds a tokenizer."""
 Q_SUM_TOLERANCE = 1e-4
@@ -186,7 +187,8 @@ class DraftRequest(SequenceRequest):
         default=None,
         min_length=1,
         max_length=MAX_DRAFT_TOKENS + 1,
-        description="for `auto`: what the target takes to verify 0, 1, … draft tokens; null: drafts as long as asked",
+        description="for `auto`: what the target takes for a token of plain decoding, and to verify 1, 2, … draft "
+        "tokens; null: drafts as long as asked",
     )
     history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
     vocabulary: str | None = Field(
@@ -241,14 +243,51 @@ class RememberResponse(Reply):
     remembered: bool = Field(description="false: the worker has no memory")
 
 
+class Alternative(Message):
+    """What a verdict may emit after the context, the target's own token last, and the draft to verify if it does."""
+
+    token_ids: list[TokenId] = Field(min_length=1, max_length=MAX_DRAFT_TOKENS + 1)
+    candidate: Candidate
+
+
 class VerifyRequest(SequenceRequest):
     candidates: list[Candidate] = Field(
         default_factory=list, max_length=MAX_CANDIDATES, description="none: the target's own next token"
+    )
+    follows: int | None = Field(
+        default=None, ge=0, description="a round, of the same context, whose verdict decides what this one verifies"
+    )
+    alternatives: list[Alternative] = Field(
+        default_factory=list, max_length=MAX_ALTERNATIVES, description="with `follows`: what that verdict may be"
     )
     strategy: Strategy = "deterministic"
     acceptance_threshold: Finite = Field(default=0.1, ge=0.0, le=1.0, description="for `threshold`")
     logprobs: int | None = Field(default=None, ge=0, le=MAX_LOGPROBS, description="how many alternatives a token")
     log_decisions: bool = Field(default=False, description="log drafted token, p, q, own draw and verdict")
+
+    @model_validator(mode="after")
+    def _alternatives_follow(self) -> VerifyRequest:
+        if self.follows is None:
+            if self.alternatives:
+                raise ValueError("alternatives: need the round that they are for, `follows`")
+            return self
+        if self.session_id is None or self.follows >= self.round:
+            raise ValueError("follows: must be an earlier round of a session")
+        if not self.alternatives or self.candidates or self.grammar is not None:
+            raise ValueError("follows: needs alternatives, and takes neither candidates nor a grammar")
+        if self.context.token_ids:
+            raise ValueError("follows: the context must be one that the worker holds: all of it before `start`")
+        if not all(one.candidate.token_ids for one in self.alternatives):
+            raise ValueError("alternatives: a candidate has no tokens")
+        return self
+
+    def following(self, alternative: Alternative) -> VerifyRequest | None:
+        """The ordinary request that this one is once its alternative has come true; None if no token may follow it."""
+        left = self.max_tokens - len(alternative.token_ids)
+        if left < 1:
+            return None
+        plain = {"follows": None, "alternatives": [], "candidates": [alternative.candidate], "max_tokens": left}
+        return self.model_copy(update=plain)
 
 
 class TokenLogprob(Reply):
@@ -276,7 +315,9 @@ class VerifyResponse(Reply):
 
     session_id: SessionId | None
     round: int
-    candidate: int | None = Field(description="which candidate was kept; null if none was sent")
+    candidate: int | None = Field(
+        description="which candidate was kept, null if none was sent; with `follows`: which alternative came true"
+    )
     num_drafted: int = Field(ge=0, description="length of the kept candidate")
     num_accepted: int = Field(ge=0)
     acceptance_mask: list[bool] = Field(description="for the kept candidate, by position")

@@ -64,6 +64,8 @@ class Capabilities(Reply):
     auto: bool = Field(default=False, description="a draft worker that chooses its drafter itself if asked to")
     history: bool = Field(default=False, description="a draft worker that remembers answers")
     lookahead: bool = Field(default=False, description="a draft worker that prepares drafts for what may come")
+    prepared: bool = Field(default=False, description="a draft worker that tells what it has prepared by now")
+    follows: bool = Field(default=False, description="a target that takes a verification which follows another")
     batch_invariant: bool = False
     target_rounds_sampled: bool = Field(
         default=False, description="rounds that the target drives carry drafts at temperature above 0 too"

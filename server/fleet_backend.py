@@ -161,6 +161,7 @@ class Fleet:
                     planner=self._planner(request, drafters, info),
                     longest_draft=self._config.draft_timeout_seconds,
                     patient=not request.speculation.adaptive,
+                    ahead=self._config.verifications_in_flight > 1,
                 )
             loop = RoundLoop(context, target, info, speculating, driven)
             async with aclosing(loop.rounds()) as rounds:  # type: ignore[type-var]

@@ -21,6 +21,12 @@ def check_verify(request: VerifyRequest, info: ModelInfo) -> None:
     for index, candidate in enumerate(request.candidates):
         check_ids(candidate.token_ids, vocabulary, f"candidates.{index}.token_ids")
     check_candidates(request.strategy, request.candidates, vocabulary)
+    if request.follows is not None and not capabilities.follows:
+        raise Unsupported("this target takes no verification that follows another", "follows")
+    for index, alternative in enumerate(request.alternatives):
+        check_ids(alternative.token_ids, vocabulary, f"alternatives.{index}.token_ids")
+        check_ids(alternative.candidate.token_ids, vocabulary, f"alternatives.{index}.candidate.token_ids")
+        check_candidates(request.strategy, [alternative.candidate], vocabulary)
 
 
 def check_generate(request: GenerateRequest, info: ModelInfo) -> None:

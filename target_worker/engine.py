@@ -17,8 +17,11 @@ UNREAD_ROUNDS = 32
 """Rounds a stream may be ahead of its reader before it waits."""
 
 
-def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy]) -> Capabilities:
-    """What a target on this engine can do; the engine that loads a model adds the grammars that it honours."""
+def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy], follows: bool = False) -> Capabilities:
+    """What a target on this engine can do; the engine that loads a model adds the grammars that it honours.
+
+    `follows`: nothing but a call's turn decides when its pass begins, so that one may wait for the verdict before it.
+    """
     return Capabilities(
         rounds=["gateway"],
         strategies=list(strategies),
@@ -29,6 +32,7 @@ def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy]) -> 
         max_logprobs=MAX_LOGPROBS,
         sampling=list(Sampling.model_fields),
         grammar_types=[],
+        follows=follows,
     )
 
 

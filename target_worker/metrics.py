@@ -16,6 +16,12 @@ class TargetMetrics(WorkerMetrics):
             "spec_decode_num_accepted_tokens_per_pos", "Draft tokens accepted, by position in the draft", "position"
         )
         self.generation_tokens = self.counter("generation_tokens", "Tokens emitted")
+        following = self.counter("verifications_ahead", "Verifications that waited for the verdict before", "outcome")
+        self._followed = {True: following.labels("used"), False: following.labels("discarded")}
+
+    def followed(self, used: bool) -> None:
+        """One that was sent before the last verdict was known; discarded: that was none of its alternatives."""
+        self._followed[used].inc()
 
     def round_done(self, context_tokens: int, response: VerifyResponse) -> None:
         """One round. `context_tokens` is 0 for the later rounds of a stream: its context was counted with its first."""

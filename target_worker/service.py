@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator
 
 from config.workers import TargetWorkerConfig
-from protocol.errors import DeadlineExceeded
+from protocol.errors import DeadlineExceeded, NotFollowed
 from protocol.messages import (
     GenerateRequest,
     GrammarCheckRequest,
@@ -46,13 +46,19 @@ class TargetService:
         check_verify(request, self.engine.model.info)
 
         async def work(session: Session[None]) -> VerifyResponse:
+            asked, taken = (request, None) if request.follows is None else self._followed(request, session)
             context_tokens = len(session.ids)
-            response = await self.engine.verify(request, session.ids, _owner(session), deadline)
+            response = await self.engine.verify(asked, session.ids, _owner(session), deadline)
+            if taken is not None:
+                response = response.model_copy(update={"candidate": taken})
             session.emit(response.token_ids)
             self._note(request, session, context_tokens, response)
             return response
 
-        call = await self.sessions.start(request, work)
+        if request.follows is not None:
+            call = self.sessions.follow(request, request.follows, work)
+        else:
+            call = await self.sessions.start(request, work)
         response: VerifyResponse = await self.sessions.result(call)
         return response
 
@@ -99,6 +105,17 @@ class TargetService:
                 yield response
         finally:
             self.sessions.leave(call)
+
+    def _followed(self, request: VerifyRequest, session: Session[None]) -> tuple[VerifyRequest, int]:
+        """The verification that goes on from the verdict before, and whose alternative that is. Raises NotFollowed."""
+        came = session.came_after(request.context)
+        for index, alternative in enumerate(request.alternatives):
+            asked = request.following(alternative)
+            if alternative.token_ids == came and asked is not None:
+                self._metrics.followed(True)
+                return asked, index
+        self._metrics.followed(False)
+        raise NotFollowed("the verdict is none of the alternatives", "alternatives")
 
     def _note(
         self, request: SequenceRequest, session: Session[None], context_tokens: int, response: VerifyResponse

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from testing.client import Answer, Client
 from testing.models import bundled, truncated
 from testing.processes import Stack
 from testing.prompts import REPEAT, SHORT
+from testing.proxy import Proxy
 from testing.stacks import BITWISE, Services, speculative, start
 
 MAX_TOKENS = 32
@@ -115,13 +116,20 @@ def drawn(cells: Sequence[Cell], count: int, seed: int = 34) -> list[Cell]:
 def running() -> Iterator[Services]:
     """The bundled model in bitwise mode, and a gateway that has each drafter under its name in FACTORS.
 
-    It has `lookahead: on`: what is prepared must leave the text as it is in every cell.
+    It has `lookahead: on`, and the target is 20 ms away, so that verifications are in flight: none of that may change
+    the text of any cell.
     """
     model = bundled()
-    with Stack() as stack:
+    with Stack() as stack, ExitStack() as links:
+
+        def link(url: str) -> str:
+            return links.enter_context(Proxy(url, 0.01)).url
+
         workers = {**BITWISE, "slots": 8, "context_length": 1024}
         drafters = [name for name in FACTORS["drafter"] if name != "none"]
-        yield start(stack, model, truncated(model), drafters=drafters, worker_settings=workers, lookahead="on")
+        yield start(
+            stack, model, truncated(model), drafters=drafters, worker_settings=workers, link=link, lookahead="on"
+        )
 
 
 def ask(client: Client, cell: Cell, prompt: str, max_tokens: int) -> Answer:

@@ -145,9 +145,20 @@ class Stack:
         """`tandem ROLE` with these settings, in the variables that set them; not yet ready."""
         return self._role("tandem", role, name, settings, {})
 
-    def slow(self, role: Role, pass_ms: float, name: str | None = None, **settings: Any) -> Process:
+    def slow(
+        self,
+        role: Role,
+        pass_ms: float,
+        name: str | None = None,
+        row_ms: float = 0.0,
+        device: Path | None = None,
+        **settings: Any,
+    ) -> Process:
         """A worker with these settings whose passes last as long (testing/slow_worker.py)."""
-        return self._role("testing.slow_worker", role, name or role, settings, {"SLOW_PASS_MS": str(pass_ms)})
+        variables = {"SLOW_PASS_MS": str(pass_ms), "SLOW_ROW_MS": str(row_ms)}
+        if device is not None:
+            variables["SLOW_DEVICE"] = str(device)
+        return self._role("testing.slow_worker", role, name or role, settings, variables)
 
     def module(self, name: str, module: str, *arguments: str, **variables: str) -> Process:
         """`python -m MODULE --host 127.0.0.1 --port PORT ARGUMENTS`, with these variables in its environment."""

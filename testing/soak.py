@@ -7,7 +7,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import psutil
 from testing.client import ApiFailure, Client
 from testing.processes import Process, Stack
 from testing.prompts import SHORT
+from testing.proxy import Proxy
 from testing.stacks import BITWISE, speculative
 
 SAMPLINGS: list[dict[str, Any]] = [
@@ -38,6 +39,8 @@ class Tally:
     kills: int = 0
     prepared: float = 0.0
     """Draft tokens that lookahead had prepared and that were used."""
+    ahead: float = 0.0
+    """Verifications that were sent before the last verdict was back, and were used."""
     memory: list[dict[str, float]] = field(default_factory=list)
     """MiB: of the gateway, and of each worker under its name and process id."""
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -70,23 +73,37 @@ def soak(
     every: float,
     tokens: int,
     engine: str = "torch",
+    pass_ms: float = 0.0,
+    rtt_ms: float = 0.0,
 ) -> Tally:
-    """Run it; `every` is the seconds between kills, `engine` the targets'."""
+    """Run it; `every` is the seconds between kills, `engine` the targets'.
+
+    With `pass_ms` the targets' passes last so long, and with `rtt_ms` they are so far away: what is prepared is used.
+    Most requests are for the draft model then.
+    """
     tally = Tally()
     workers: dict[str, Any] = {**BITWISE, "slots": 8, "threads": 1}
     verifying = workers if engine == "torch" else {"batch_invariant": True, "slots": 8, "threads": 1, "engine": engine}
-    with Stack() as stack:
-        targets = [stack.target(model, f"target-{i}", **verifying) for i in range(2)]
+    drafters = ["none", "model", "model", "model"] if pass_ms else ["none", "model", "lookup", "lookup"]
+    with Stack() as stack, ExitStack() as links:
+        if pass_ms:
+            targets = [stack.slow("target", pass_ms, f"target-{i}", model=model, **verifying) for i in range(2)]
+        else:
+            targets = [stack.target(model, f"target-{i}", **verifying) for i in range(2)]
         drafts = [stack.draft(draft_model, "draft-model", **workers), stack.draft("lookup", "draft-lookup")]
         pools = {"model": [drafts[0].url], "lookup": [drafts[1].url]}
         urls = [target.url for target in targets]
+        if rtt_ms:
+            urls = [links.enter_context(Proxy(url, rtt_ms / 2e3)).url for url in urls]
         gateway = stack.gateway(urls, [drafts[1].url], draft_pools=pools, probe_interval_seconds=0.5, lookahead="on")
         stack.wait_ready()
         with Client(gateway.url, timeout=HUNG_SECONDS) as client, ThreadPoolExecutor(streams + 1) as pool:
             expected = _expected(client, tokens)
             until = time.monotonic() + seconds
             killing = pool.submit(_kill, [*targets, *drafts], until, every, tally, random.Random(0))
-            asking = [pool.submit(_ask, client, expected, until, tokens, tally, number) for number in range(streams)]
+            asking = [
+                pool.submit(_ask, client, expected, until, tokens, tally, number, drafters) for number in range(streams)
+            ]
             while time.monotonic() < until:
                 time.sleep(min(5.0, max(0.0, until - time.monotonic())))
                 tally.memory.append({"gateway": gateway.rss() / 2**20, **_memory([*targets, *drafts])})
@@ -94,6 +111,7 @@ def soak(
                 future.result()
             page = client.metrics()
             tally.prepared = page["tandem_lookahead_tokens_total"]
+            tally.ahead = page['tandem_verifications_ahead_total{outcome="used"}']
     return tally
 
 
@@ -120,13 +138,19 @@ def _expected(client: Client, tokens: int) -> dict[tuple[int, int], str]:
 
 
 def _ask(
-    client: Client, expected: dict[tuple[int, int], str], until: float, tokens: int, tally: Tally, number: int
+    client: Client,
+    expected: dict[tuple[int, int], str],
+    until: float,
+    tokens: int,
+    tally: Tally,
+    number: int,
+    drafters: list[str],
 ) -> None:
     """One request after another, each drawn, until the time is over."""
     choose = random.Random(number)
     while time.monotonic() < until:
         (p, s), text = choose.choice(list(expected.items()))
-        drafter = choose.choice(["none", "model", "lookup", "lookup"])
+        drafter = choose.choice(drafters)
         options = {"max_tokens": tokens, "speculative": speculative(drafter, choose.randint(1, 8)), **SAMPLINGS[s]}
         found = ""
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,12 +34,14 @@ def start(
     *,
     drafters: Iterable[str] = ("lookup", "model", "scripted"),
     worker_settings: dict[str, Any] | None = None,
+    link: Callable[[str], str] = lambda url: url,
     **gateway_settings: Any,
 ) -> Services:
     """Start and await everything. `drafters` may name lookup, model (`draft_model`) and two scripted ones: `scripted`,
     wrong by default, and `partly_right`.
 
-    The first of them is the default one. Worker settings go to the target and the draft model alike.
+    The first of them is the default one. Worker settings go to the target and the draft model alike. `link` turns the
+    target's address into the one that the gateway is told.
     """
     shared = worker_settings or {}
     target = stack.target(model, **shared)
@@ -54,7 +56,7 @@ def start(
             running[name] = stack.module(f"draft-{name}", "testing.scripted_draft", "--mode", SCRIPTED[name])
     default = next(iter(running), None)
     gateway = stack.gateway(
-        [target.url],
+        [link(target.url)],
         [running[default].url] if default else [],
         draft_pools={name: [process.url] for name, process in running.items()},
         **gateway_settings,

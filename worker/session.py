@@ -76,6 +76,9 @@ class Session(Generic[S]):
     hashes: PrefixHashes = field(init=False)
     latest_round: int = -1
     call: Call | None = None
+    held: Call | None = None
+    """One that waits for the verdict of `call`."""
+
     counted: int = 0
     used: float = field(default_factory=time.monotonic)
     answered: bool = False
@@ -112,6 +115,12 @@ class Session(Generic[S]):
         if start + len(token_ids) != len(self.ids) or self.hashes.at(start) != context.prefix_hash:
             return False
         return shared_prefix(self.ids, token_ids, start) == len(token_ids)
+
+    def came_after(self, context: Context) -> list[int] | None:
+        """The ids held beyond a context that is all before its `start`; None if that is not held."""
+        if context.start > len(self.ids) or self.hashes.at(context.start) != context.prefix_hash:
+            return None
+        return self.ids[context.start :]
 
     def settle(self, who: str) -> int:
         """How many leading ids are unchanged since the last `settle` of `who`: what it derived from them is valid."""

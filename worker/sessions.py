@@ -13,7 +13,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-from protocol.errors import BadRequest, ContextMismatch, DeadlineExceeded, NotReady, StaleRound, WireError
+from protocol.errors import (
+    BadRequest,
+    ContextMismatch,
+    DeadlineExceeded,
+    NotFollowed,
+    NotReady,
+    StaleRound,
+    WireError,
+)
 from protocol.messages import SequenceRequest
 from worker.calls import Call, same_question
 from worker.session import Session
@@ -89,6 +97,57 @@ class SessionTable(Generic[S]):
                 self._sessions.pop(session.key, None)
             raise
         return self._begin(session, request, work)
+
+    def follow(
+        self, request: SequenceRequest, follows: int, work: Callable[[Session[S]], Coroutine[Any, Any, Any]]
+    ) -> Call:
+        """Hold a call until the session's round `follows` has ended, then begin `work`; the context is not read.
+
+        Nothing is cancelled for it. A session holds one: an equal one is joined, another replaces it. The caller must
+        go on to `result`, which raises NotFollowed if the round was not answered, or another came after it.
+        """
+        session = self._sessions.get(request.session_id or "")
+        for call in (session.held, session.call) if session is not None else ():
+            alive = call is not None and call.ended_by is None and not call.abandoned
+            if call is not None and alive and same_question(call.request, request):
+                return call
+        if session is None or session.cache_salt != request.cache_salt or session.latest_round != follows:
+            raise NotFollowed(f"round {follows} is not the session's latest", "follows")
+        if session.held is not None:
+            session.held.end(NotFollowed("another call took its place", "follows"))
+        task = asyncio.get_running_loop().create_task(self._hold(session, request, follows, work))
+        call = session.held = Call(request, task)
+        self._calls.add(call)
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._calls.discard(call)
+            if session.held is call:
+                session.held = None
+            if not task.cancelled():
+                task.exception()  # retrieved here, or asyncio would log it if all waiters have left
+
+        task.add_done_callback(ended)
+        return call
+
+    async def _hold(
+        self,
+        session: Session[S],
+        request: SequenceRequest,
+        follows: int,
+        work: Callable[[Session[S]], Coroutine[Any, Any, Any]],
+    ) -> Any:
+        give_up = time.monotonic() + request.deadline_ms / 1000
+        while session.call is not None and session.latest_round == follows:
+            await asyncio.wait({session.call.task}, timeout=max(0.0, give_up - time.monotonic()))
+            if time.monotonic() >= give_up:
+                raise DeadlineExceeded("the round that it follows did not end in time", "deadline_ms")
+            await asyncio.sleep(0)  # a call that has waited for the same goes first
+        if self._sessions.get(session.key or "") is not session or session.latest_round != follows:
+            raise NotFollowed(f"round {follows} was not the session's last", "follows")
+        session.held = None
+        session.latest_round = request.round
+        call = self._begin(session, request, work)
+        return await self.result(call)
 
     async def result(self, call: Call) -> Any:
         """The call's answer. Cancelling the last that waits for it cancels the call. Raises what the work raises.

@@ -8,8 +8,8 @@ from typing import ClassVar, Self
 from basics.names import CACHE, MODEL
 from draft_worker.drafter import Asked, Means, joined
 from draft_worker.engine import Drafted, DraftEngine
-from draft_worker.lookahead import Known, Lookahead
-from protocol.messages import Candidate, DraftPart, DraftTimings
+from draft_worker.lookahead import Lookahead, candidate_of
+from protocol.messages import DraftPart, DraftTimings
 
 
 class ModelDrafter:
@@ -38,7 +38,7 @@ class ModelDrafter:
             known = self._lookahead.known(asked, ahead) if self._lookahead is not None else None
         if known is None:
             return await self._draw(asked, ahead, tokens)
-        first = _candidate(known, tokens, asked.request.want_q)
+        first = candidate_of(known.token_ids[:tokens], known.q[:tokens], asked.request.want_q)
         count = len(first.token_ids)
         if count == tokens or known.ends:
             total = (time.perf_counter() - asked.began) * 1e3
@@ -62,14 +62,6 @@ class ModelDrafter:
     async def _until_free(self, asked: Asked) -> None:
         if self._lookahead is not None:
             await self._lookahead.free(asked.session)
-
-
-def _candidate(known: Known, tokens: int, wants_q: bool) -> Candidate:
-    token_ids, q = known.token_ids[:tokens], known.q[:tokens]
-    if not wants_q:
-        return Candidate(token_ids=token_ids)
-    logprobs = [top.logprobs[top.token_ids.index(token_id)] for token_id, top in zip(token_ids, q, strict=True)]
-    return Candidate(token_ids=token_ids, logprobs=logprobs, q=q)
 
 
 def model_parts(drafted: Drafted) -> list[DraftPart]:

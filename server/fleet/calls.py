@@ -16,6 +16,7 @@ from protocol.messages import (
     VerifyRequest,
     VerifyResponse,
 )
+from protocol.prepared import Prepared, PreparedRequest
 from protocol.worker_info import ModelInfo, Ready, TokenizerInfo, Translation
 from server.fleet.checks import check_generated
 from server.fleet.failures import WorkerFailure, WorkerUnreachable
@@ -37,13 +38,19 @@ class WorkerCalls(Protocol):
 
     async def draft(self, request: DraftRequest, seconds: float, vocabulary_size: int) -> DraftResponse: ...
 
+    async def prepared(self, request: PreparedRequest, seconds: float, vocabulary_size: int) -> list[Prepared]:
+        """What a draft worker with `capabilities.prepared` has prepared for the verification under way."""
+        ...
+
     async def remember(self, request: RememberRequest, seconds: float) -> None: ...
 
     async def learn(self, tokenizer: TokenizerInfo, seconds: float) -> Translation:
         """Have a draft worker get ready for a target with this tokenizer."""
         ...
 
-    async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse: ...
+    async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse:
+        """One round. The answer to one that `follows` another is checked once that one's verdict is known."""
+        ...
 
     def generate(self, request: GenerateRequest, seconds: float, vocabulary_size: int) -> AsyncIterator[VerifyResponse]:
         """Rounds until `max_tokens` or a stop; `seconds` is the longest wait for one. Closing it stops the worker.

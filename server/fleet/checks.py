@@ -15,6 +15,7 @@ from protocol.messages import (
     VerifyResponse,
     VerifyTimings,
 )
+from protocol.prepared import PreparedRequest, PreparedResponse
 from server.fleet.failures import BadAnswer
 
 _MAX_TIMING_MS = 1e8
@@ -32,6 +33,18 @@ def check_draft(request: DraftRequest, answer: DraftResponse, vocabulary_size: i
         _require(len(candidate.token_ids) <= request.draft_tokens, "a candidate longer than asked")
         _ids(candidate.token_ids, vocabulary_size)
         if request.want_q:
+            _check_q(candidate, vocabulary_size)
+
+
+def check_prepared(request: PreparedRequest, answer: PreparedResponse, vocabulary_size: int) -> None:
+    """As check_draft, for drafts that may be verified ahead."""
+    _echo(request.session_id, request.round, answer.session_id, answer.round)
+    for prepared in answer.prepared:
+        _ids(prepared.alternative.token_ids, vocabulary_size)
+        candidate = prepared.alternative.candidate
+        _require(bool(candidate.token_ids), "an empty draft")
+        _ids(candidate.token_ids, vocabulary_size)
+        if candidate.q is not None:
             _check_q(candidate, vocabulary_size)
 
 

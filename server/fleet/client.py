@@ -22,9 +22,10 @@ from protocol.messages import (
     VerifyRequest,
     VerifyResponse,
 )
+from protocol.prepared import Prepared, PreparedRequest, PreparedResponse
 from protocol.worker_info import LearnRequest, ModelInfo, Ready, TokenizerInfo, Translation
 from server.fleet.calls import checked_rounds
-from server.fleet.checks import check_draft, check_verify
+from server.fleet.checks import check_draft, check_prepared, check_verify
 from server.fleet.failures import BadAnswer, Refused, WorkerFailure
 from server.fleet.transport import Transport
 
@@ -60,6 +61,11 @@ class WorkerClient:
         check_draft(request, answer, vocabulary_size)
         return answer
 
+    async def prepared(self, request: PreparedRequest, seconds: float, vocabulary_size: int) -> list[Prepared]:
+        answer = await self._post("/v1/prepared", request, PreparedResponse, seconds)
+        check_prepared(request, answer, vocabulary_size)
+        return answer.prepared
+
     async def remember(self, request: RememberRequest, seconds: float) -> None:
         await self._post("/v1/remember", request, RememberResponse, seconds)
 
@@ -67,8 +73,12 @@ class WorkerClient:
         return await self._post("/v1/vocabulary", LearnRequest(tokenizer=tokenizer), Translation, seconds)
 
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse:
-        answer = await self._post("/v1/verify", request, VerifyResponse, seconds)
-        check_verify(request, answer, vocabulary_size)
+        # An older worker refuses fields that it does not know, even at their defaults.
+        unknown = {"follows", "alternatives"} if request.follows is None else None
+        body = request.model_dump_json(exclude=unknown).encode()
+        answer = _parse(VerifyResponse, await self._call("/v1/verify", body, seconds))
+        if request.follows is None:
+            check_verify(request, answer, vocabulary_size)
         return answer
 
     def generate(self, request: GenerateRequest, seconds: float, vocabulary_size: int) -> AsyncIterator[VerifyResponse]:

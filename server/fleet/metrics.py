@@ -78,6 +78,15 @@ class FleetMetrics:
             "tandem_lookahead_hidden_seconds", "Drafting that lookahead has hidden", registry=None
         )
 
+        self.verifications_ahead = Counter(
+            "tandem_verifications_ahead",
+            "Verifications sent before the last verdict was back: used, or discarded",
+            ["outcome"],
+            registry=None,
+        )
+        for outcome in ("used", "discarded"):
+            self.verifications_ahead.labels(outcome)
+
     def watch_worker(self, role: str, worker: str, breaker: Breaker) -> None:
         """Show a worker from the start: `rate` misses a first value of 1.
 

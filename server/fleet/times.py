@@ -70,11 +70,32 @@ class StepTimes:
         self.rounds_since_plain = 0
         self._plain.add(seconds / self._at(self._observe_pass(1, pass_rows)))
 
+    def observe_followed(self, own_rows: int, pass_rows: int, worker_seconds: float) -> None:
+        """One verification that was sent before the last verdict was back: its way was not waited for."""
+        self.observe_verify(own_rows, pass_rows, worker_seconds, worker_seconds + self._network.value)
+
+    @property
+    def network(self) -> float:
+        """Seconds of a verification that are not the worker's own."""
+        return self._network.value
+
+    @property
+    def others(self) -> float:
+        """Rows of others in a pass of ours."""
+        return self._others.value
+
     def verify(self, own_rows: float) -> float:
         """Seconds that a round's verification takes with so many rows of ours, the network included."""
         ratio = self._by_size.get(int(own_rows).bit_length(), self._engine) or self._engine or self._plain
         seconds = self._at(own_rows + self._others.value) * (ratio.value if ratio else 1.0)
         return max(seconds + self._network.value, _LEAST_SECONDS)
+
+    def prices(self, draft_tokens: int) -> list[float]:
+        """Seconds of a token without a draft, and of rounds that verify 1, 2, … draft tokens.
+
+        Plain decoding is the first, not a verification of nothing: its tokens pay no round trips.
+        """
+        return [self.plain(), *(self.verify(1 + count) for count in range(1, draft_tokens + 1))]
 
     def plain(self) -> float:
         """Seconds a token of plain decoding takes."""

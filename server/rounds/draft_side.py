@@ -11,6 +11,7 @@ from typing import Any, Literal
 from basics.names import AUTO, CACHE, LOOKUP, MODEL
 from protocol.errors import WireError
 from protocol.messages import Candidate, DraftRequest, DraftResponse, Prediction
+from protocol.prepared import Prepared, PreparedRequest
 from server.fleet.failures import BadAnswer, Busy, Refused, SessionLost, WorkerFailure
 from server.fleet.pool import Pool
 from server.fleet.times import DraftTimes
@@ -23,6 +24,7 @@ State = Literal["ready", "reading", "absent"]
 
 # Contexts up to this many tokens are read by the draft call itself; longer ones in the background first.
 READ_AHEAD = 256
+_PREPARED_SLACK = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,27 @@ class DraftSide:
             parts=parts,
             prepared=prepared,
         )
+
+    async def prepared(self, seconds: float) -> list[Prepared]:
+        """What the worker has prepared for the outcomes of the last draft's verification, after so long at most.
+
+        Never raises; nothing from a worker that can't tell, or that drafts in ids which the target has no row for.
+        """
+        session = self._session
+        info = session.worker.info if session is not None else None
+        if session is None or info is None or not (self._lookahead_tokens and info.capabilities.prepared):
+            return []
+        if rows_of_either(self._vocabulary_size, info) > self._vocabulary_size:
+            return []
+        wait_ms = min(10_000, max(0, int(1000 * seconds)))
+        request = PreparedRequest(session_id=session.id, round=session.round, wait_ms=wait_ms)
+        try:
+            return await session.worker.client.prepared(
+                request, wait_ms / 1000 + _PREPARED_SLACK, self._vocabulary_size
+            )
+        except WorkerFailure as failure:
+            session.worker.count(failure)
+            return []
 
     def disown(self, error: WireError) -> None:
         """The target refused what was drafted: the worker's failure, and the last draft of this request."""

@@ -2,33 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from basics.names import MAX_DRAFT_TOKENS
+from basics.names import MAX_DRAFT_TOKENS, MODEL
 from protocol.errors import WireError
-from protocol.messages import Candidate, StopReason, TargetSpeculation, VerifyResponse
+from protocol.messages import Alternative, Candidate, StopReason, TargetSpeculation, VerifyResponse
 from protocol.worker_info import ModelInfo
 from server.backend import GenerationRequest, Round, RoundTimings
 from server.rounds.adaptive.candidates import gain_of, rows_of
 from server.rounds.adaptive.planner import RoundOutcome, RoundPlan, Times
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import READ_AHEAD, Draft, DraftSide
+from server.rounds.flight import Prepare
+from server.rounds.padded_rows import cut
 from server.rounds.target_side import TargetSide
 
 OWN_DRAFTER = "target"
 """Stands for the drafter, and for the source of its drafts, if the target itself asks for them."""
 
 # How many tokens are decoded plainly before the drafter is checked again: while it reads, and while there is none.
-_WHILE_READING = 8
-_WHILE_ABSENT = 16
+_WHILE_READING, _WHILE_ABSENT = 8, 16
 # Tokens of context that a verification may have read for its time to count as a round's.
 _MOST_UNREAD = 40
-_PATIENT_SLACK = 0.5
-_SLACK = 0.1
+_PATIENT_SLACK, _SLACK = 0.5, 0.1
 _FIRST_DRAFT_SECONDS = 1.0
+_UNDER_WAY = 0.003
+"""What a call to a target takes beside the network."""
 
 
 class Planner(Protocol):
@@ -38,15 +42,27 @@ class Planner(Protocol):
 
     def observe_plain(self, tokens: int) -> None: ...
 
+    def observe_nothing(self, seconds: float, times: Times) -> None: ...
+
+    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
+        """How short a prepared draft may be to be verified before the last verdict is back; None: none is to be."""
+        ...
+
+    def observe_ahead(self, used: bool) -> None:
+        """What came of a round after one with which a verification was to be sent ahead."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Speculating:
-    """What a request needs for rounds with drafts. `patient`: wait for drafts that are worth less than their wait."""
+    """What a request needs for rounds with drafts. `patient`: wait for drafts that are worth less than their wait;
+    `ahead`: a verification may be sent before the last verdict is back."""
 
     drafts: DraftSide
     planner: Planner
     longest_draft: float
     patient: bool
+    ahead: bool = False
 
 
 class RoundLoop:
@@ -71,6 +87,8 @@ class RoundLoop:
         self._remaining = min(context.request.max_tokens, info.context_length - len(context.sequence))
         self._stopped = False
         self._looked_ahead = False
+        self._asking: Draft | None = None
+        self._planned_ahead = 0
         self._draft_id = OWN_DRAFTER if target_drives and context.request.speculation.enabled else None
 
     async def rounds(self) -> AsyncIterator[Round]:
@@ -83,9 +101,17 @@ class RoundLoop:
             self._speculating.drafts.read()
             yield await self._verify(Draft.none(), 0, 0)
         while not self._stopped:
+            foreseen = self._target.foreseen()
+            if self._planned_ahead:
+                self._speculating.planner.observe_ahead(foreseen is not None)
+            planned, self._planned_ahead = self._planned_ahead, 0
             plan = self._plan(self._speculating)
-            if plan.draft_tokens and await self._can_draft(self._speculating):
-                yield await self._draft_and_verify(self._speculating, plan)
+            if foreseen is not None:
+                yield await self._follow(self._speculating, foreseen, planned, plan)
+            elif plan.draft_tokens and await self._can_draft(self._speculating):
+                drafted = await self._draft_and_verify(self._speculating, plan)
+                if drafted is not None:
+                    yield drafted
             else:
                 reading = self._speculating.drafts.state == "reading"
                 stretch = plan.plain_tokens or (_WHILE_READING if reading else _WHILE_ABSENT)
@@ -112,7 +138,8 @@ class RoundLoop:
             await drafts.until_read(patience)
         return drafts.state == "ready"
 
-    async def _draft_and_verify(self, speculating: Speculating, plan: RoundPlan) -> Round:
+    async def _draft_and_verify(self, speculating: Speculating, plan: RoundPlan) -> Round | None:
+        """A round; None if the worker chose to draft nothing, which is decoded plainly and so faster."""
         worker = speculating.drafts.worker
         self._draft_id = worker.info.id if worker is not None and worker.info is not None else self._draft_id
         draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
@@ -124,20 +151,89 @@ class RoundLoop:
         self._context.metrics.candidates.observe(num_candidates)
         seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
         steps = self._target.step_times
-        verify = [steps.verify(1 + count) for count in range(draft_tokens + 1)] if plan.worker_chooses else None
+        verify = steps.prices(draft_tokens) if plan.worker_chooses else None
         # One more than is drafted now, so that a longer γ can be tried at no cost.
         ahead = plan.lookahead and speculating.drafts.ahead_times is not None
         lookahead = min(draft_tokens + (not plan.worker_chooses), MAX_DRAFT_TOKENS) if ahead else 0
         draft = await speculating.drafts.draft(
             draft_tokens, num_candidates, self._remaining, seconds, verify, lookahead
         )
+        if draft.planned == 0:
+            speculating.planner.observe_nothing(draft.seconds, self._times(speculating))
+            self._asking, self._looked_ahead = draft, False
+            return None
         if draft.planned is not None:
             draft_tokens = draft.planned
         if self._looked_ahead and draft.candidates:
             self._count_prepared(speculating, draft, draft_tokens)
-        round_ = await self._verify(draft, draft_tokens, num_candidates, ahead)
+        prepare = self._prepare(speculating, draft_tokens, self._target.step_times.network) if lookahead else None
+        round_ = await self._verify(draft, draft_tokens, num_candidates, ahead, prepare)
         self._looked_ahead = ahead
         return round_
+
+    async def _follow(self, speculating: Speculating, candidate: Candidate, planned: int, plan: RoundPlan) -> Round:
+        """A round whose verification is under way already. The draft worker is told of it, so that it looks ahead.
+
+        `planned`: the draft's length if there was time, and no stop token.
+        """
+        drafts = speculating.drafts
+        asked = planned if self._cut_short(candidate, planned) else len(candidate.token_ids)
+        looks_on = plan.lookahead and plan.draft_tokens > 0 and drafts.state == "ready"
+        drafting: asyncio.Task[Draft] | None = None
+        prepare: Prepare | None = None
+        if looks_on:
+            lookahead = min(plan.draft_tokens + 1, MAX_DRAFT_TOKENS)
+            seconds = self._draft_seconds(speculating, asked)
+            draft_again = drafts.draft(asked, 1, self._remaining, seconds, None, lookahead)
+            drafting = self._context.background.start(draft_again)
+            # The verdict was on its way back when this pass began, and what is sent has to be there when it ends.
+            late = 2.0 * self._target.step_times.network
+            prepare = self._prepare(speculating, plan.draft_tokens, late, drafting)
+        try:
+            answered = await self._target.follow(self._remaining, prepare)
+            if drafting is not None:
+                await asyncio.wait({drafting})  # a session has one call at a time
+        finally:
+            if drafting is not None:
+                drafting.cancel()
+        if answered is None:
+            draft = drafting.result() if drafting is not None else Draft.none()
+            round_ = await self._verify(draft, asked if draft.candidates else 0, 1, looks_on)
+        else:
+            self._context.metrics.draft_tokens.observe(asked)
+            self._context.metrics.candidates.observe(1)
+            draft = Draft([candidate], MODEL, 0.0, 0.0, 0.0, failed=False, parts=((MODEL, asked),), prepared=asked)
+            self._count_prepared(speculating, draft, asked)
+            round_ = self._account(*answered, draft, asked, 1, looks_on, followed=True)
+        self._looked_ahead = looks_on
+        return round_
+
+    def _prepare(
+        self, speculating: Speculating, draft_tokens: int, late: float, drafting: asyncio.Task[Draft] | None = None
+    ) -> Prepare | None:
+        """What asks for the drafts that can be sent ahead, if that is worth it; `late`: of a verification's time."""
+        times, worker = self._times(speculating), speculating.drafts.worker
+        if not speculating.ahead or worker is None or worker.info is None or not worker.info.capabilities.prepared:
+            return None
+        least = speculating.planner.least_ahead(draft_tokens, times)
+        if least is None:
+            return None
+        facts = self._info.capabilities.facts(self._request.speculation.strategy)
+        if facts is None or facts.needs_q:
+            least = draft_tokens  # how long a draft is must not follow from the time there was (docs/exactness.md)
+        until = time.perf_counter() + max(0.0, times.steps.verify(1 + draft_tokens) - late) - _UNDER_WAY
+        self._planned_ahead = draft_tokens
+
+        async def prepare() -> list[Alternative]:
+            if drafting is not None:
+                await asyncio.wait({drafting})
+            found = await speculating.drafts.prepared(until - time.perf_counter())
+            return [
+                Alternative(token_ids=one.token_ids, candidate=cut(one.candidate, draft_tokens))
+                for one in (prepared.alternative for prepared in found if prepared.at_least(least))
+            ]
+
+        return prepare
 
     def _count_prepared(self, speculating: Speculating, draft: Draft, draft_tokens: int) -> None:
         metrics, drafted = self._context.metrics, len(draft.candidates[0].token_ids)
@@ -157,19 +253,43 @@ class RoundLoop:
             seconds = max(num_candidates * seconds, _FIRST_DRAFT_SECONDS)
         return min(seconds, speculating.longest_draft)
 
-    async def _verify(self, draft: Draft, asked: int, num_candidates: int, lookahead: bool = False) -> Round:
+    async def _verify(
+        self,
+        draft: Draft,
+        asked: int,
+        num_candidates: int,
+        lookahead: bool = False,
+        prepare: Prepare | None = None,
+    ) -> Round:
         try:
-            answer, seconds = await self._target.verify(draft.candidates, self._remaining)
+            answer, seconds = await self._target.verify(draft.candidates, self._remaining, prepare)
         except WireError as refusal:
             if not draft.candidates or self._speculating is None or not _blames_the_draft(refusal):
                 raise
             self._speculating.drafts.disown(refusal)
             return await self._verify(Draft.none(draft.seconds, failed=True), asked, num_candidates)
+        return self._account(answer, seconds, draft, asked, num_candidates, lookahead)
+
+    def _account(
+        self,
+        answer: VerifyResponse,
+        seconds: float,
+        draft: Draft,
+        asked: int,
+        num_candidates: int,
+        lookahead: bool = False,
+        followed: bool = False,
+    ) -> Round:
+        """Append what a verification brought, and learn from it. `followed`: it was sent ahead."""
         rows = rows_of(draft.candidates)
         length = len(self._sequence)
         # Time spent on reading a prompt, or on waiting for another call to read it, is not a round's.
         if length > len(self._request.prompt) and length - answer.cached_tokens <= _MOST_UNREAD:
-            self._target.step_times.observe_verify(rows, answer.timings.rows, answer.timings.total_ms / 1000, seconds)
+            steps, took = self._target.step_times, answer.timings.total_ms / 1000
+            if followed:
+                steps.observe_followed(rows, answer.timings.rows, took)
+            else:
+                steps.observe_verify(rows, answer.timings.rows, took, seconds)
         round_ = self._emit(answer, seconds, draft, speculative=asked > 0)
         if self._speculating is not None and (draft.failed or draft.source is not None):
             times = self._times(self._speculating)
@@ -219,7 +339,8 @@ class RoundLoop:
                 # The first one's time includes reading the prompt.
                 if answer.num_drafted == 0 and len(self._sequence) > len(self._request.prompt):
                     self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
-                yield self._emit(answer, seconds, Draft.none(), OWN_DRAFTER if answer.num_drafted else None)
+                draft, self._asking = self._asking or Draft.none(), None  # asking for nothing took its time, too
+                yield self._emit(answer, seconds, draft, OWN_DRAFTER if answer.num_drafted else None)
 
     def _target_speculation(self) -> TargetSpeculation:
         """What a target that can drive rounds itself is to do."""

@@ -22,9 +22,9 @@ def within(answer: DraftResponse, rows: int) -> DraftResponse:
         return answer
     kept: list[Candidate] = []
     for candidate, length in zip(answer.candidates, lengths, strict=True):
-        cut = _cut(candidate, length)
-        if not kept or (length and all(cut.token_ids != one.token_ids for one in kept)):
-            kept.append(cut)
+        shorter = cut(candidate, length)
+        if not kept or (length and all(shorter.token_ids != one.token_ids for one in kept)):
+            kept.append(shorter)
     left, parts = lengths[0], []
     for part in answer.parts:
         parts.append(part.model_copy(update={"tokens": min(left, part.tokens)}))
@@ -38,7 +38,8 @@ def _length(candidate: Candidate, rows: int) -> int:
     return next((i for i, token_id in enumerate(candidate.token_ids) if token_id >= rows), len(candidate.token_ids))
 
 
-def _cut(candidate: Candidate, length: int) -> Candidate:
+def cut(candidate: Candidate, length: int) -> Candidate:
+    """Its first `length` tokens."""
     return Candidate(
         token_ids=candidate.token_ids[:length],
         logprobs=candidate.logprobs[:length] if candidate.logprobs is not None else None,

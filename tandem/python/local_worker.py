@@ -20,9 +20,10 @@ from protocol.messages import (
     VerifyRequest,
     VerifyResponse,
 )
+from protocol.prepared import Prepared, PreparedRequest
 from protocol.worker_info import LearnRequest, ModelInfo, Ready, TokenizerInfo, Translation
 from server.fleet.calls import checked_rounds
-from server.fleet.checks import check_draft, check_verify
+from server.fleet.checks import check_draft, check_prepared, check_verify
 from server.fleet.failures import TooLate, WorkerFailure, failure_of
 from target_worker.service import TargetService
 
@@ -56,6 +57,12 @@ class LocalWorker(Generic[S]):
         check_draft(request, answer, vocabulary_size)
         return answer
 
+    async def prepared(self, request: PreparedRequest, seconds: float, vocabulary_size: int) -> list[Prepared]:
+        assert isinstance(self.service, DraftService)
+        answer = await self._within(seconds, self.service.prepared(request))
+        check_prepared(request, answer, vocabulary_size)
+        return answer.prepared
+
     async def remember(self, request: RememberRequest, seconds: float) -> None:
         assert isinstance(self.service, DraftService)
         await self._within(seconds, self.service.remember(request))
@@ -67,7 +74,8 @@ class LocalWorker(Generic[S]):
     async def verify(self, request: VerifyRequest, seconds: float, vocabulary_size: int) -> VerifyResponse:
         assert isinstance(self.service, TargetService)
         answer = await self._within(seconds, self.service.verify(request))
-        check_verify(request, answer, vocabulary_size)
+        if request.follows is None:
+            check_verify(request, answer, vocabulary_size)
         return answer
 
     def generate(self, request: GenerateRequest, seconds: float, vocabulary_size: int) -> AsyncIterator[VerifyResponse]:

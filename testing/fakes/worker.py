@@ -14,8 +14,10 @@ import uvicorn
 from basics.names import STRATEGIES
 from protocol.hashing import PrefixHashes
 from protocol.messages import DraftRequest, GenerateRequest, RememberRequest, SequenceRequest, VerifyRequest
+from protocol.prepared import PreparedRequest
 from protocol.worker_info import LearnRequest
 from testing.fakes.model import STOP, VOCABULARY, draft_token, probability, target_token, top_token
+from testing.wire import pause
 
 Answer = dict[str, Any]
 
@@ -62,6 +64,11 @@ class FakeWorker:
         self.strategies: list[str] = list(STRATEGIES)
         self.max_candidates = 8
         self.sends_q = True
+        self.ahead = False
+        """Whether it looks ahead and tells what it has prepared, or takes verifications that follow another."""
+        self.answered: dict[str, int] = {}
+        self.drafted_last: dict[str, list[int]] = {}
+        self.looks_ahead = 0
         self.faults: deque[Any] = deque()
         self.always: Any = None
         self.delete_faults: deque[Reply] = deque()
@@ -166,6 +173,8 @@ class FakeWorker:
             elif path == "/v1/remember":
                 self.remembered.append(RememberRequest.model_validate_json(body))
                 await reply(send, 200, b'{"remembered": true}')
+            elif path == "/v1/prepared":
+                await reply(send, 200, json.dumps(self.prepared(PreparedRequest.model_validate_json(body))).encode())
             elif path == "/v1/generate":
                 await self.generate(GenerateRequest.model_validate_json(body), send)
             else:
@@ -186,9 +195,14 @@ class FakeWorker:
             await fault()
         elif callable(fault):
             change = fault
-        if self.seconds:
+        if self.seconds and not (isinstance(request, VerifyRequest) and request.follows is not None):
             await asyncio.sleep(self.seconds)
-        answer = self.draft(request) if isinstance(request, DraftRequest) else self.verify(request)
+        if isinstance(request, DraftRequest):
+            answer = self.draft(request)
+        elif request.follows is not None:
+            answer = await self.follow(request)
+        else:
+            answer = self.verify(request)
         changed = change(answer) if change is not None else answer
         data = changed if isinstance(changed, bytes) else json.dumps(changed).encode()
         await reply(send, 200, data, cut=cut)
@@ -231,6 +245,9 @@ class FakeWorker:
             for _ in range(min(request.draft_tokens, self.context_length - len(ids))):
                 chain.append((draft_token(chain, self.wrong) + index) % (VOCABULARY - 1))
             drafted = chain[len(ids) :]
+            if index == 0:
+                self.drafted_last[request.session_id or ""] = drafted
+                self.looks_ahead = request.lookahead_tokens
             q = [{"token_ids": [token], "logprobs": [0.0]} for token in drafted] if request.want_q else None
             candidates.append({"token_ids": drafted, "logprobs": None, "q": q})
         return {
@@ -242,8 +259,36 @@ class FakeWorker:
             "timings": {"queue_ms": 0.0, "forward_ms": 0.0, "sample_ms": 0.0, "total_ms": 1000 * self.seconds},
         }
 
-    def verify(self, request: VerifyRequest) -> Answer:
-        ids = self.read(request)
+    def prepared(self, request: PreparedRequest) -> Answer:
+        """For the last draft: all of it accepted, and nothing; the token after that guessed as a drafter would."""
+        ids, drafted = self.sessions[request.session_id], self.drafted_last.get(request.session_id, [])
+        found = []
+        for accepted in {len(drafted), 0}:
+            chain = [*ids, *drafted[:accepted]]
+            chain.append(target_token(chain))
+            came = chain[len(ids) :]
+            for _ in range(self.looks_ahead):
+                chain.append(draft_token(chain, self.wrong))
+            candidate = {"token_ids": chain[len(ids) + len(came) :]}
+            found.append({"alternative": {"token_ids": came, "candidate": candidate}, "whole": True})
+        return {"session_id": request.session_id, "round": request.round, "prepared": found}
+
+    async def follow(self, request: VerifyRequest) -> Answer:
+        session = request.session_id or ""
+        while self.answered.get(session, -1) < (request.follows or 0):
+            await pause()
+        came = self.sessions[session][request.context.start :]
+        alternative = next((one for one in request.alternatives if one.token_ids == came), None)
+        asked = request.following(alternative) if alternative is not None else None
+        if asked is None or self.rounds[session] != request.follows:
+            raise error(409, "not_followed", field="alternatives")
+        self.rounds[session] = request.round
+        await asyncio.sleep(self.seconds)
+        answer = self.verify(asked, list(self.sessions[session]))
+        return {**answer, "candidate": [one.token_ids for one in request.alternatives].index(came)}
+
+    def verify(self, request: VerifyRequest, context: list[int] | None = None) -> Answer:
+        ids = context if context is not None else self.read(request)
         own = self.top if request.strategy == "greedy" else self.emit
         least = request.acceptance_threshold
         best, accepted = None, -1
@@ -276,6 +321,7 @@ class FakeWorker:
         accepted = min(accepted, len(emitted))
         drafted = request.candidates[best].token_ids if best is not None and isinstance(request, VerifyRequest) else []
         self.sessions[request.session_id or ""] = ids + emitted
+        self.answered[request.session_id or ""] = request.round
         return {
             "session_id": request.session_id,
             "round": request.round,
@@ -370,6 +416,9 @@ class FakeWorker:
                 "sampling": [],
                 "grammar_types": [],
                 "q": self.sends_q,
+                "lookahead": self.ahead and self.role == "draft",
+                "prepared": self.ahead and self.role == "draft",
+                "follows": self.ahead and self.role == "target",
             },
             "step_seconds": [{"rows": 1, "seconds": max(self.seconds, 0.001)}],
         }

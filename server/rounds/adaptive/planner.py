@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from server.fleet.times import Average, DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
+from server.rounds.adaptive.depth import Depth
 from server.rounds.adaptive.lookahead import LookaheadChoice
 
 # Credit: tokens of plain decoding, that is, the time they take.
@@ -22,10 +24,15 @@ _LONGEST_HOPELESS_INTERVAL = 512
 _PLAIN_SAMPLE = 4
 _ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
+_LEAST_AHEAD = 0.75
+"""Of a draft's length: on the virtual clock less gains less than it gives away, and more is rarely there in time."""
 _HYSTERESIS = 1.03
 _PRIOR_ROUNDS = 3.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
+_SPENT_ON_ASKING = 0.1
+_SPENT_IN_VAIN = 0.02
+"""Shares of plain decoding's time that go to asking a worker that has nothing: at first, and in the end at most."""
 
 
 class Pace:
@@ -136,6 +143,7 @@ class PairState:
 
     pace: Pace = field(default_factory=lambda: Pace(0.98))
     lookahead: LookaheadChoice = field(default_factory=LookaheadChoice)
+    depth: Depth = field(default_factory=Depth)
 
     def earn(self, tokens: float) -> None:
         """Book the gain of speculation over plain decoding, in tokens of plain decoding; a loss is negative."""
@@ -147,6 +155,7 @@ class FixedPlanner:
 
     def __init__(self, draft_tokens: int, num_candidates: int, lookahead: bool = False) -> None:
         self._plan = RoundPlan(draft_tokens, num_candidates, lookahead=lookahead)
+        self._depth = Depth()
 
     def plan(self, times: Times) -> RoundPlan:
         return self._plan
@@ -156,6 +165,15 @@ class FixedPlanner:
 
     def observe_plain(self, tokens: int) -> None:
         pass
+
+    def observe_nothing(self, seconds: float, times: Times) -> None:
+        pass
+
+    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
+        return draft_tokens if self._plan.lookahead and self._depth.ahead(times.steps, 1 + draft_tokens) else None
+
+    def observe_ahead(self, used: bool) -> None:
+        self._depth.observe(used)
 
 
 class AdaptivePlanner:
@@ -185,6 +203,8 @@ class AdaptivePlanner:
         self._trying = False
         self._promising = False
         self._longest = _LONGEST_INTERVAL
+        self._empty = 0
+        self._had_nothing = False
 
     def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
@@ -250,7 +270,40 @@ class AdaptivePlanner:
         self._until_try -= tokens
         self._pair.earn(_CREDIT_A_TOKEN * tokens)
 
+    def observe_nothing(self, seconds: float, times: Times) -> None:
+        """A worker that chooses was asked, which took so long, and had nothing worth its rows: no round came of it.
+
+        Each time ever more tokens are decoded plainly before it is asked again, and the more, the longer asking takes.
+        """
+        plain = times.steps.plain()
+        lost = seconds / plain
+        trying = self._pace.seconds_a_token(plain) >= plain
+        self._pair.earn(-lost)
+        self._pair.acceptance.rounds += 1
+        self._pace.observe(1, plain + seconds)
+        self._promising = False
+        self._had_nothing = True
+        wait = lost / _SPENT_ON_ASKING * 2.0 ** min(self._empty, 8)
+        wait = max(1.0, min(wait, lost / _SPENT_IN_VAIN, _LONGEST_INTERVAL))
+        self._empty += 1
+        if trying:
+            self._interval = min(2 * self._interval, _FIRST_INTERVAL)
+            wait = max(wait, self._interval)
+        self._until_try = int(wait)
+
+    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
+        """Where the worker chooses drafters nothing is sent ahead: what it would choose is not known beforehand."""
+        if self._chooses or not self._pair.depth.ahead(times.steps, 1 + draft_tokens):
+            return None
+        return math.ceil(_LEAST_AHEAD * draft_tokens)
+
+    def observe_ahead(self, used: bool) -> None:
+        self._pair.depth.observe(used)
+
     def _plan_to_ask(self, new: bool, plain: float) -> RoundPlan:
+        if self._had_nothing:
+            self._had_nothing = False
+            return RoundPlan(0, plain_tokens=self._until_try)
         ask = RoundPlan(self._max, worker_chooses=True)
         self._trying = self._pace.seconds_a_token(plain) >= plain
         if self._pair.credit > 0.0 and (new or not self._trying or self._promising or self._until_try <= 0):
@@ -262,6 +315,8 @@ class AdaptivePlanner:
         self._pair.acceptance.rounds += 1
         self._pace.observe(outcome.emitted, seconds)
         self._promising = outcome.emitted * plain > seconds
+        if self._promising:
+            self._empty = 0
         if not self._trying or self._promising:
             self._interval = _FIRST_ASKING_INTERVAL
         else:

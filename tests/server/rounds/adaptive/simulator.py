@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from basics.names import OnOffAuto
@@ -36,6 +36,8 @@ class World:
     others: int = 0
     hit: float | None = None
     """How often a prepared draft fits what was emitted; None: the worker can't prepare drafts."""
+    flies: bool = False
+    """The target takes verifications that follow another."""
     shared: float = 1.0
     """How many times as long a verification takes beside lookahead."""
     rng: Random = field(default_factory=lambda: Random(1))
@@ -86,6 +88,10 @@ def decode(
     arrivals: list[float] = []
     gap = 0.0
     """Seconds that were left to prepare; 0: nothing was prepared."""
+    least: int | None = None
+    """How many of the tokens prepared are enough to be verified ahead; None: nothing was sent ahead."""
+    soon = 0
+    """How many were prepared in time for that."""
     while done < tokens:
         plan = planner.plan(times)
         if plan.draft_tokens == 0:
@@ -100,15 +106,28 @@ def decode(
         calls += 1
         failed = world.stalls(calls)
         draft = world.deadline if failed else world.noisy(world.draft(plan))
-        if gap and not failed and world.rng.random() < (world.hit or 0.0):
+        foreseen = gap > 0.0 and not failed and world.rng.random() < (world.hit or 0.0)
+        followed = foreseen and least is not None and soon >= least
+        if least is not None:
+            planner.observe_ahead(followed)
+        wanted = plan.draft_tokens
+        if followed:
+            plan = replace(plan, draft_tokens=soon)
+            draft = 0.0
+        elif foreseen:
             draft = world.fixed + max(0.0, draft - world.fixed - gap)
+        least = planner.least_ahead(wanted, times) if world.flies and plan.lookahead else None
         drafted = 0 if failed else plan.draft_tokens
         accepted, gain = (0, 0) if failed else world.accepted(plan, done)
         # Further candidates branch off half-way.
         rows = 1 + drafted + (plan.num_candidates - 1) * ((drafted + 1) // 2)
         engine = world.noisy(world.verify(rows)) * (world.shared if plan.lookahead else 1.0)
-        wall = engine + world.round_trip
-        times.steps.observe_verify(rows, rows + world.others, engine, wall)
+        wall = engine if followed else engine + world.round_trip
+        if followed:
+            times.steps.observe_followed(rows, rows + world.others, engine)
+        else:
+            times.steps.observe_verify(rows, rows + world.others, engine, wall)
+        soon = min(wanted, int((engine - followed * world.round_trip - world.fixed) / world.per_token))
         if not failed:
             times.of(gap > 0.0).drafts.observe(plan.draft_tokens, draft, plan.num_candidates)
         planner.observe(

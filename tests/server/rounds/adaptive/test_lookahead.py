@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from basics.names import OnOffAuto
+from server.rounds.adaptive.depth import Depth
 from server.rounds.adaptive.lookahead import LookaheadChoice
 from tests.server.rounds.adaptive.simulator import World, decode, with_lookahead
 
@@ -106,3 +107,37 @@ def test_a_mode_that_is_set_is_kept() -> None:
             choice.observe(expected, 4, 3, 1.0)
             choice.observe(not expected, 4, 3, 0.5)
             assert choice.next() is expected
+
+
+@pytest.mark.parametrize("per_token", [1 / 20, 1 / 5])
+@pytest.mark.parametrize("acceptance", [0.5, 0.7, 0.85, 0.95])
+@pytest.mark.parametrize("round_trip", [0.005, 0.02, 0.05, 0.08])
+def test_verifications_in_flight_are_never_slower_than_without(
+    round_trip: float, acceptance: float, per_token: float
+) -> None:
+    asked = settings(round_trip, per_token, acceptance)
+    assert pace({**asked, "flies": True}, "auto") > 0.97 * pace(asked, "auto")
+
+
+@pytest.mark.parametrize("round_trip", [0.02, 0.05, 0.08])
+def test_the_round_trip_that_they_hide_is_gained(round_trip: float) -> None:
+    asked = settings(round_trip, 1 / 20, 0.85)
+    assert pace({**asked, "flies": True}, "on") > 1.1 * pace(asked, "on")
+
+
+def test_none_is_sent_where_the_target_is_near_or_loaded_or_guesses_fail() -> None:
+    steps = World(round_trip=0.0).times().steps
+    for _ in range(20):
+        steps.observe_verify(4, 4, 0.03, 0.0305)
+    assert not Depth().ahead(steps, 4)
+    for _ in range(20):
+        steps.observe_verify(4, 4, 0.03, 0.05)
+    depth = Depth()
+    assert depth.ahead(steps, 4)
+    for _ in range(40):
+        depth.observe(False)
+    assert not depth.ahead(steps, 4)
+    assert any(depth.ahead(steps, 4) for _ in range(200)), "it is tried again"
+    for _ in range(40):
+        steps.observe_verify(4, 64, 0.03, 0.05)
+    assert not Depth().ahead(steps, 4)
