@@ -67,18 +67,18 @@ def laid_out(
 
     `most` in all, `each` for an outcome, and one at least. `seconds`: of a pass by its rows, taken to be linear. Either
     a tree of several outcomes, or the likeliest token after the whole draft alone, which grows on where the draft
-    stands: that takes a row a pass and leaves the draft's keys where they are. On a GPU, where rows are free, it is the
-    tree; on a CPU often the chain.
+    stands: that takes a row a pass, of the draft only its last token, and leaves the draft's keys where they are. On a
+    GPU, where rows are free, it is the tree; on a CPU often the chain.
     """
     a_row = max(1e-9, (seconds(planned + 9) - seconds(planned + 1)) / 8)
     a_pass = max(seconds(1) - a_row, 1e-6)
-    time -= a_pass + a_row * (planned + 1)
-    tree = _tree(outcomes, planned, min(each, most), most, a_row, a_pass, time)
     saved = a_pass + a_row
+    left = time - a_pass - a_row * (planned + 1)
+    tree = _tree(outcomes, planned, min(each, most), most, a_row, a_pass, left)
     worth = sum(chance * guess.tokens for chance, guess in tree) * saved - a_row * (planned + 1)
     for chance, guess in outcomes:
         if guess.place == BONUS:
-            tokens = min(each, most, max(1, int(time / saved)) if time < math.inf else most)
+            tokens = min(each, most, max(1, int(time / saved) - 1) if time < math.inf else most)
             if chance * tokens * saved > worth:
                 return [replace(guess, tokens=tokens)]
             break
