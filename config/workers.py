@@ -185,8 +185,8 @@ class DraftWorkerConfig(WorkerConfig):
     )
     chains: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="draft a candidate's tokens without the host between them, on CUDA as CUDA graphs; auto: on CUDA "
-        "(on a CPU it reads prompts slowly)",
+        description="draft a candidate's tokens without the loop between them, on CUDA as CUDA graphs; auto: on CUDA, "
+        "and with a trained draft in int8 (with other models it reads prompts slowly on a CPU)",
     )
     compile: bool = Field(
         default=True, description="on CUDA, have torch.compile fuse the small kernels of what `chains` runs"
