@@ -19,7 +19,8 @@ from server.errors import ApiError
 from server.gateway import Gateway
 from server.http import operations
 from server.http.auth import ApiKeys
-from server.http.middleware import Authentication, ConcurrencyLimit, Draining, RequestBoundary, send_error
+from server.http.concurrency import ConcurrencyLimit
+from server.http.middleware import Authentication, Draining, RequestBoundary, send_error
 from server.http.playground import playground
 from server.http.record import note_error
 from server.metrics import GatewayMetrics

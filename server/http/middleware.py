@@ -1,4 +1,4 @@
-"""What happens to every request: its id and time, errors nobody caught, keys, and how many at once."""
+"""What happens to every request: its id and time, errors nobody caught, keys, and the end of the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from server.errors import ApiError, InternalError, InvalidApiKey, Overloaded, Unavailable
+from server.errors import ApiError, InternalError, InvalidApiKey, Unavailable
 from server.http.auth import ApiKeys
 from server.http.playground import is_page
 from server.http.record import RequestRecord, begin_record, note_error
@@ -28,7 +28,7 @@ from serving.request_id import HEADER, REQUEST_ID, valid_id
 logger = logging.getLogger(__name__)
 
 _OPEN_PATHS = frozenset({"/health", "/ready", "/metrics"})
-_GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"})
+GENERATING_PATHS = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize", "/detokenize"})
 
 
 async def send_error(error: ApiError, send: Send) -> None:
@@ -56,7 +56,7 @@ class RequestBoundary:
         record = RequestRecord(request_id, arrived)
         begin_record(scope, record)
         given = tracing.valid_traceparent(Headers(scope=scope).get("traceparent"))
-        span = tracing.begin("request", given) if scope["path"] in _GENERATING_PATHS else None
+        span = tracing.begin("request", given) if scope["path"] in GENERATING_PATHS else None
         record.traceparent = given if span is None else span.traceparent
         status = 0
 
@@ -168,28 +168,3 @@ class Draining:
         error.headers["connection"] = "close"
         note_error(scope, self._metrics, error)
         await send_error(error, send)
-
-
-class ConcurrencyLimit:
-    """Refuses requests beyond `most` at once before any work is done for them."""
-
-    def __init__(self, app: ASGIApp, most: int, metrics: GatewayMetrics) -> None:
-        self._app = app
-        self._most = most
-        self._metrics = metrics
-        self._running = 0
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] not in _GENERATING_PATHS:
-            await self._app(scope, receive, send)
-            return
-        if self._running >= self._most:
-            error = Overloaded(f"this server is busy with {self._most} requests: try again in a moment")
-            note_error(scope, self._metrics, error)
-            await send_error(error, send)
-            return
-        self._running += 1
-        try:
-            await self._app(scope, receive, send)
-        finally:
-            self._running -= 1

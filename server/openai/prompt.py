@@ -36,9 +36,8 @@ def render_chat(
     """
     template = text.template(tools=bool(tools))
     if template is None:
-        raise InvalidRequest(
-            "this model has no chat template: use /v1/completions", param="messages", code="no_chat_template"
-        )
+        why = text.template_error or "this model has no chat template"
+        raise InvalidRequest(f"{why}: use /v1/completions", param="messages", code="no_chat_template")
     if len(messages) > config.max_messages:
         raise InvalidRequest(f"this server takes at most {config.max_messages} messages", param="messages")
     for name in variables or ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -13,21 +14,34 @@ from server.text.chat_template import ChatTemplate
 from server.text.detokenizer import Detokenizer, detokenizer_factory
 from server.text.tokenizer import TextTokenizer
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 
 class TextModel:
-    """Tokenizer, chat templates and detokenizers. Raises ValueError on broken files."""
+    """Tokenizer, chat templates and detokenizers. Raises ValueError on a broken tokenizer.
+
+    A broken chat template is told in the log, and as `template_error` to who would need it: completions need none.
+    """
 
     def __init__(self, info: TokenizerInfo) -> None:
         self.info = info
         self.tokenizer = TextTokenizer(info)
-        self._plain_template = _compile(info.chat_template, info)
-        self._tool_template = _compile(info.tool_chat_template, info)
+        self.template_error: str | None = None
+        self._plain_template: ChatTemplate | None = None
+        self._tool_template: ChatTemplate | None = None
+        try:
+            plain, tool = _compile(info.chat_template, info), _compile(info.tool_chat_template, info)
+        except ValueError as error:
+            self.template_error = str(error)[:500]
+            logger.error("%s: chats will be refused", self.template_error)
+        else:
+            self._plain_template, self._tool_template = plain, tool
         self.detokenizer: Callable[[bool], Detokenizer] = detokenizer_factory(self.tokenizer)
 
     def template(self, *, tools: bool) -> ChatTemplate | None:
-        """The chat template for a request with or without tools; None if the model has none for it."""
+        """The chat template for a request with or without tools; None if the model has none for it that can be used."""
         return self._tool_template if tools and self._tool_template is not None else self._plain_template
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:

@@ -1,4 +1,4 @@
-"""What stands around every request: ids and faults, keys, the end of the process, and how many run at once."""
+"""What stands around every request: ids and faults, keys, and the end of the process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from config.gateway import GatewayConfig
 from server.errors import NoTarget
 from server.http.auth import ApiKeys
-from server.http.middleware import Authentication, ConcurrencyLimit, Draining, RequestBoundary
+from server.http.middleware import Authentication, Draining, RequestBoundary
 from server.http.record import note_error
 from server.metrics import GatewayMetrics
 from serving.disconnects import CLIENT_GONE_STATUS, ClientGone
@@ -123,28 +123,3 @@ def test_nothing_new_begins_once_the_process_is_to_end() -> None:
     status, headers, _ = asyncio.run(ask(app))
     assert (status, headers["connection"]) == (503, "close")
     assert [asyncio.run(ask(app, path))[0] for path in ("/health", "/metrics", "/ready")] == [200, 200, 503]
-
-
-def test_no_more_than_so_many_generate_at_once_and_a_place_comes_back() -> None:
-    async def main() -> None:
-        go = asyncio.Event()
-
-        async def waits(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["path"] == CHAT:
-                await go.wait()
-                raise RuntimeError  # a place comes back whatever became of it
-            await ok(scope, receive, send)
-
-        app = ConcurrencyLimit(waits, 2, GatewayMetrics())
-        running = [asyncio.create_task(ask(app)) for _ in range(2)]
-        await asyncio.sleep(0)
-        refused, headers, body = await ask(app)
-        assert (refused, body["error"]["type"]) == (429, "rate_limit_error")
-        assert int(headers["retry-after"]) >= 1
-        assert (await ask(app, "/v1/models"))[0] == 200, "which generates nothing"
-        go.set()
-        assert [type(found) for found in await asyncio.gather(*running, return_exceptions=True)] == [RuntimeError] * 2
-        with pytest.raises(RuntimeError):
-            await ask(app)
-
-    asyncio.run(main())
