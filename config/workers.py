@@ -139,6 +139,11 @@ class TargetWorkerConfig(WorkerConfig):
     max_candidates: int = Field(
         default=MAX_CANDIDATES, ge=1, le=MAX_CANDIDATES, description="most candidates a verification takes"
     )
+    gather_ms: Milliseconds | None = Field(
+        default=None,
+        description="tokens of plain decoding that are drawn within this time are sent together; none: 20 on engine "
+        "llama_cpp, 0 (each by itself) elsewhere",
+    )
     draft_workers: list[WorkerUrl] = Field(
         default=[], max_length=16, description="draft workers that engine vllm asks itself, the first that answers"
     )
@@ -160,6 +165,8 @@ class TargetWorkerConfig(WorkerConfig):
     def _drafts_for_vllm(self) -> Self:
         if self.draft_workers and self.engine != "vllm":
             raise ValueError("draft_workers: needs engine vllm; other targets leave the rounds to the gateway")
+        if self.gather_ms is not None and self.engine == "vllm":
+            raise ValueError("gather_ms: vLLM's own is stream_interval, in tokens")
         if self.strategy == "threshold" and self.engine == "vllm":
             raise ValueError("strategy: engine vllm cannot do threshold (docs/vllm.md)")
         return self
@@ -178,8 +185,8 @@ class DraftWorkerConfig(WorkerConfig):
     )
     chains: Literal["auto", "on", "off"] = Field(
         default="auto",
-        description="draft a candidate's tokens without the host between them, on CUDA as CUDA graphs; auto: on CUDA "
-        "(on a CPU it reads prompts slowly)",
+        description="draft a candidate's tokens without the loop between them, on CUDA as CUDA graphs; auto: on CUDA, "
+        "and with a trained draft in int8 (with other models it reads prompts slowly on a CPU)",
     )
     compile: bool = Field(
         default=True, description="on CUDA, have torch.compile fuse the small kernels of what `chains` runs"

@@ -23,12 +23,19 @@ from draft_worker.drafter import Asked, Copier, certain, joined, permitted
 from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted
 from draft_worker.grammars import SessionGrammars
-from draft_worker.plans import AfterPrepared, Costs, DraftPlan, DrawSeconds, Proposal, best_plan, extended
+from draft_worker.plans import AfterPrepared, Costs, DraftPlan, DrawSeconds, Proposal, best_plan, extended, speed_of
 from draft_worker.yields import Kind, Yields, match_class
 from protocol.messages import DraftPart
 
 _MODEL: Kind = (ModelDrafter.source, 0)
 _LONGEST_WITHOUT_MODEL = 48
+_LONGEST_WITHOUT_POOR_MODEL = 384
+_POOR = 0.9
+"""Of plain decoding's speed: a model whose best draft is expected to bring less is seldom asked, and reads no prompts,
+which takes computing from a target on the same cores."""
+_DRAWS_UNTIL_JUDGED = 3
+_LONGEST_UNTIL_JUDGED = 6
+"""Asks of all sessions, before that, without a draw: then there is one, whatever is believed."""
 _LEAST_EXTENDING_MATCH = 3
 
 
@@ -75,6 +82,14 @@ class Auto:
         self._clock = clock
         self._yields = Yields(strength=4.0)
         self._draws = DrawSeconds()
+        self._drawn = 0
+        self._asked_since = 0
+        self._poor = False
+
+    @property
+    def reads_prompts(self) -> bool:
+        """Whether the model is worth reading a context that drafts may be asked for."""
+        return not self._poor
 
     async def draft(self, asked: Asked) -> Chosen:
         """The draft that is worth most; an empty one if none is worth its rows."""
@@ -87,10 +102,14 @@ class Auto:
         proposals = self._proposals(asked, [])
         copies = [(one, choices.yields.chances(one.kind, len(one.token_ids))) for one in proposals]
         drawn = choices.yields.chances(_MODEL, len(costs.verify) - 1) if self._model is not None else []
-        must_draw = bool(verify) and self._model is not None and choices.since_model >= _LONGEST_WITHOUT_MODEL
-        plan = best_plan(copies, drawn, costs, must_draw)
+        self._poor = self._drawn >= _DRAWS_UNTIL_JUDGED and speed_of(drawn, costs) < _POOR
+        patience = _LONGEST_WITHOUT_POOR_MODEL if self._poor else _LONGEST_WITHOUT_MODEL
+        unknown = self._drawn < _DRAWS_UNTIL_JUDGED and self._asked_since >= _LONGEST_UNTIL_JUDGED
+        must_draw = bool(verify) and self._model is not None and (unknown or choices.since_model >= patience)
+        plan = best_plan(copies, drawn if must_draw or not self._poor else [], costs, must_draw)
         choices.proposed = proposals
         choices.since_model = 0 if plan.drawn else choices.since_model + 1
+        self._asked_since = 0 if plan.drawn else self._asked_since + 1
         return await self._carry_out(asked, plan, choices, costs)
 
     def _settle(self, asked: Asked) -> _Choices:
@@ -130,6 +149,7 @@ class Auto:
                 len(token_ids) < plan.drawn
             ):  # it ended with a stop token, which may be drawn again, or could say no more
                 seconds = max(seconds, self._draws.of(plan.drawn))
+            self._drawn += 1
             if not more.prepared:
                 self._draws.observe(plan.drawn, seconds)
             if not copied:

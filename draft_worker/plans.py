@@ -75,7 +75,7 @@ class AfterPrepared:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Seconds: of a target's pass over 0, 1, … draft tokens, and of a model's draws."""
+    """Seconds: of a token without a draft, of a target's pass over 1, 2, … draft tokens, and of a model's draws."""
 
     verify: Sequence[float]
     draws: DrawSeconds | AfterPrepared = field(default_factory=DrawSeconds)
@@ -113,6 +113,14 @@ def best_plan(
             draws = range(first, len(drawn) + 1) if copied == last else range(first, 1)
             consider(copy, copied, tokens[copied - 1], chances[copied - 1], draws)
     return best
+
+
+def speed_of(drawn: Sequence[float], costs: Costs) -> float:
+    """Of the best draft that the model alone makes, in times of plain decoding's."""
+    counts = range(1, min(len(drawn), len(costs.verify) - 1) + 1)
+    tokens = [1.0, *(1.0 + come for come in accumulate(drawn))]
+    plain = costs.verify[0]
+    return max((tokens[count] * plain / (costs.verify[count] + costs.draws.of(count)) for count in counts), default=0.0)
 
 
 def extended(plan: DraftPlan, length: int, copy: Sequence[float], costs: Costs) -> int:

@@ -11,7 +11,7 @@ from config.workers import DraftWorkerConfig
 from draft_worker import memory_file
 from draft_worker.auto import Auto, Chosen
 from draft_worker.checks import check_draft
-from draft_worker.drafter import Asked, Copier, Means, Memory
+from draft_worker.drafter import Asked, Copier, Means, Memory, certain
 from draft_worker.drafters import DRAFTERS
 from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted, DraftEngine, capabilities
@@ -109,6 +109,8 @@ class DraftService:
             if request.draft_model == AUTO and asked.tokens:
                 chosen = await self._auto.draft(asked)
                 source, drafted = chosen.source, chosen.drafted
+            elif not asked.tokens and request.draft_model is None and not self._auto.reads_prompts:
+                source, drafted = AUTO, certain(asked, [])
             else:
                 source, drafted = await self._draft(asked)
             parts = chosen.parts if chosen is not None else []

@@ -187,7 +187,8 @@ class DraftRequest(SequenceRequest):
         default=None,
         min_length=1,
         max_length=MAX_DRAFT_TOKENS + 1,
-        description="for `auto`: what the target takes to verify 0, 1, … draft tokens; null: drafts as long as asked",
+        description="for `auto`: what the target takes for a token of plain decoding, and to verify 1, 2, … draft "
+        "tokens; null: drafts as long as asked",
     )
     history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
     vocabulary: str | None = Field(

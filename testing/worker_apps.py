@@ -138,7 +138,8 @@ async def target(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
     runner = runner or FakeRunner(config.slots)
 
     def load(progress: Callable[[str], None]) -> LoopTarget:
-        return LoopTarget(fake_engine(runner, "target", config), config.stall_timeout_ms / 1000, config.verbose)
+        engine = fake_engine(runner, "target", config)
+        return LoopTarget(engine, config.stall_timeout_ms / 1000, config.verbose, (config.gather_ms or 0) / 1000)
 
     async with running(create_target_app(config, load)) as client:
         yield Target(client, runner)

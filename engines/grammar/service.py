@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, get_args
 
 from protocol.errors import DeadlineExceeded, QueueFull
 from protocol.messages import Grammar, GrammarType
+from protocol.worker_info import TokenizerInfo
 
 if TYPE_CHECKING:  # they import xgrammar, which a worker without grammars does not need
     from engines.grammar.compiler import CompiledGrammar, GrammarCompiler
@@ -53,6 +54,11 @@ class Grammars:
         except UnsupportedTokenizer as error:
             logger.warning("no structured output: %s", error)
             return cls()
+
+    @classmethod
+    def of_info(cls, tokenizer: TokenizerInfo) -> Grammars:
+        """`of_tokenizer`, of what a worker reports of its tokenizer."""
+        return cls.of_tokenizer(tokenizer.tokenizer_json, tokenizer.vocabulary.logits_size, tokenizer.stop_token_ids)
 
     @property
     def types(self) -> list[GrammarType]:

@@ -26,13 +26,25 @@ def mark_of(lib: Library, found: GgufFile, *facts: object) -> Path | None:
         return None
     if not processor:
         return None
-    binaries = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(lib.folder.iterdir())]
-    code = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        code.update(source.read_bytes())
     variables = sorted(item for item in os.environ.items() if item[0].startswith(_VARIABLES))
-    parts = (lib.version, lib.system, sorted(processor), binaries, code.hexdigest(), variables, *facts)
+    parts = (
+        lib.version, lib.system, sorted(processor), binaries(lib), code_of(Path(__file__).parent), variables, *facts,
+    )  # fmt: skip
     return cache_folder() / "bitwise" / found.fingerprint(*map(repr, parts))
+
+
+def binaries(lib: Library) -> list[tuple[str, int, int]]:
+    """The library's files, as they tell one build from another: name, size, time."""
+    return [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(lib.folder.iterdir())]
+
+
+def code_of(*places: Path) -> str:
+    """A hash over Python files, and those of folders."""
+    code = hashlib.sha256()
+    for place in places:
+        for source in sorted(place.glob("*.py")) if place.is_dir() else [place]:
+            code.update(source.read_bytes())
+    return code.hexdigest()
 
 
 def passed(mark: Path | None) -> bool:

@@ -51,6 +51,7 @@ class Runner:
                 held = self.cells.lengths[row.slot]
                 raise ValueError(f"slot {row.slot} holds {held} tokens: nothing can follow at {row.start}")
             self.cells.cut(row.slot, row.start)
+        self.cells.begin(row.slot for row in rows)
         self.cells.make_room(sum(len(row.token_ids) for row in rows))
         batch = FlatBatch()
         try:
@@ -88,7 +89,11 @@ class Runner:
             return
         if length > self.cells.lengths[source]:
             raise ValueError(f"slot {source} holds {self.cells.lengths[source]} tokens, not {length}")
+        if source in self.cells.parked:
+            self._drop_trees()  # all cells may be written anew
         self.cells.cut(target, 0)
+        for slot in (source, target):
+            self.cells.hold(slot)
         self.cells.share(source, target, 0, length)
         self.cells.lengths[target] = length
 

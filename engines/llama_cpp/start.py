@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, TypeVar
 
 from basics.machine import available_cores
 from config.workers import WorkerConfig
 from engines.errors import BatchInvarianceError, ModelError
-from engines.gguf.tokenizer import build_tokenizer, stop_ids
+from engines.grammar.service import Grammars
 from engines.llama_cpp.context import Context, LoadedGguf, Options
 from engines.llama_cpp.exact import TILED_PRODUCTS, exact_options, self_check
 from engines.llama_cpp.files import GgufFile, bytes_per_token, check_memory, find_gguf
+from engines.llama_cpp.known_tokenizer import kept_tokenizer, known_tokenizer
 from engines.llama_cpp.library import Library, library
 from engines.llama_cpp.remembered import mark_of, passed, remember
 from engines.llama_cpp.runner import Runner
-from engines.llama_cpp.vocabulary import check_tokenizer
-from engines.models import ModelFiles
 from engines.running_model import OnPass
 from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopModel, start_engine
-from engines.tokenizer import special_token_ids, tokenizer_info
 from protocol.worker_info import Capabilities
 
 logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 PASS_TOKENS = 2048
 SPARE_CELLS = 1024
@@ -46,15 +48,12 @@ def load_engine(
     found = find_gguf(config.model, progress)
     lib = library()
     progress(f"loading {found.id}")
+    kept = kept_tokenizer(lib, found)
+    # Python's work, while llama.cpp allocates and clears its cells
+    grammars = _beside(partial(Grammars.of_info, kept.info)) if kept is not None else None
     runner, options, exact = load_runner(lib, found, config)
     model = runner.context.model
-    try:
-        tokenizer = build_tokenizer(found.metadata, found.architecture)
-        stops = stop_ids(found.metadata, model.num_ids)
-    except ModelError as error:
-        raise ModelError(f"{found.file.name}: {error}") from error
-    check_tokenizer(model, tokenizer, found.file.name)
-    files = ModelFiles(found.id, found.file.parent)
+    tokenizer = known_tokenizer(found, model, runner.slot_length, kept)
     loaded = LoadedModel(
         id=found.id,
         engine="llama_cpp",
@@ -62,13 +61,26 @@ def load_engine(
         device="gpu" if _offloads(lib, config) else "cpu",
         fingerprint=_fingerprint(lib, found, options, exact),
         runner=runner,
-        tokenizer=tokenizer_info(
-            files, tokenizer, stop_ids=stops, logits_size=runner.vocab_size, context_length=runner.slot_length
-        ),
-        special_token_ids=special_token_ids(tokenizer),
+        tokenizer=tokenizer.info,
+        special_token_ids=tokenizer.special_token_ids,
         batch_invariant=exact,
     )
-    return start_engine(loaded, config, role, capabilities, on_pass, on_death, progress)
+    made = grammars.result() if grammars is not None else None
+    return start_engine(loaded, config, role, capabilities, on_pass, on_death, progress, grammars=made)
+
+
+def _beside(make: Callable[[], T]) -> Future[T]:
+    """`make` on a thread of its own, which nobody waits for if loading fails."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(make())
+        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="tandem-grammars", daemon=True).start()
+    return future
 
 
 def load_runner(lib: Library, found: GgufFile, config: WorkerConfig) -> tuple[Runner, Options, bool]:

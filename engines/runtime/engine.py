@@ -19,6 +19,7 @@ from engines.runtime.slots import SlotCache
 from protocol.worker_info import Capabilities, ModelInfo, StepTime, TokenizerInfo
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
+_LONG_ENOUGH_SECONDS = 0.5
 LONGEST_DEFAULT_CONTEXT = 8192
 """Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
 
@@ -76,16 +77,18 @@ def start_engine(
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
     chains: Callable[[], Chains | None] = lambda: None,
+    grammars: Grammars | None = None,
 ) -> LoopModel:
     """Measure a loaded model, prepare its grammars and start the loop; `progress` is called with what is being done.
 
-    `chains` is called once the model has been measured.
+    `chains` is called once the model has been measured. `grammars`: those of its tokenizer, if they are prepared.
     """
     runner, tokenizer = model.runner, model.tokenizer
     progress(f"measuring {model.id}")
     step_seconds = measure_step_seconds(runner)
-    progress(f"preparing grammars for {model.id}")
-    grammars = Grammars.of_tokenizer(tokenizer.tokenizer_json, runner.vocab_size, tokenizer.stop_token_ids)
+    if grammars is None:
+        progress(f"preparing grammars for {model.id}")
+        grammars = Grammars.of_info(tokenizer)
     slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000, reusable=runner.reusable)
     drawn_as_chains = chains()
     loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass, drawn_as_chains, on_death)
@@ -115,17 +118,24 @@ def start_engine(
     return LoopModel(loop=loop, info=info, tokenizer=tokenizer, grammars=grammars)
 
 
-def measure_step_seconds(runner: ModelRunner, repeats: int = 3) -> dict[int, float]:
-    """Median seconds of one pass over 1, 2, 4, … tokens of one sequence. Overwrites slot 0."""
-    seconds = {}
+def measure_step_seconds(
+    runner: ModelRunner, repeats: int = 3, clock: Callable[[], float] = time.perf_counter
+) -> dict[int, float]:
+    """Median seconds of one pass over 1, 2, 4, … tokens of one sequence. Overwrites slot 0.
+
+    Gateways correct the curve by what rounds really take, so it is measured in less than a second: sizes that take long
+    are tried less often, and larger ones left to be extrapolated.
+    """
+    seconds: dict[int, float] = {}
+    beginning = clock()
     for count in MEASURED_ROWS:
-        if count > runner.slot_length:
+        if count > runner.slot_length or (len(seconds) > 1 and clock() - beginning > _LONG_ENOUGH_SECONDS):
             break
-        times = []
-        for _ in range(repeats + 1):
-            began = time.perf_counter()
+        times: list[float] = []
+        while len(times) <= repeats and (len(times) < 2 or sum(times) < _LONG_ENOUGH_SECONDS / 4):
+            began = clock()
             (logits,) = runner.forward([Row(slot=0, start=0, token_ids=[0] * count)])
             logits[-1, -1].item()  # waits for the device
-            times.append(time.perf_counter() - began)
+            times.append(clock() - began)
         seconds[count] = median(times[1:])
     return seconds

@@ -18,6 +18,9 @@ from engines.sampling.ranking import first, lowest_best
 from engines.sampling.rows import SamplingRow
 from engines.sampling.tiles import tiles
 
+_FEW_ROWS = 16
+"""For which the noise's keys are made number by number, as fast."""
+
 
 def draw(
     distribution: Distribution,
@@ -109,6 +112,9 @@ def draw_top(distribution: Distribution, rows: Sequence[SamplingRow], k: int, st
 
 def row_keys(rows: Sequence[SamplingRow], stream: int, device: torch.device) -> Tensor:
     """The noise key of each row in a stream, int64 [R]."""
+    if len(rows) <= _FEW_ROWS:
+        keys = [noise.row_key(row.seed, stream, row.position) for row in rows]
+        return torch.tensor(keys, dtype=torch.int64, device=device)
     seeds = torch.tensor([row.seed for row in rows], dtype=torch.int64, device=device)
     positions = torch.tensor([row.position for row in rows], dtype=torch.int64, device=device)
     return noise.row_keys(seeds, stream, positions)

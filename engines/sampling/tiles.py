@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-_CPU_ELEMENTS = 1 << 16
+_CPU_ELEMENTS = 1 << 15
 
 
 def tiles(x: Tensor) -> Iterator[slice]:

@@ -8,12 +8,16 @@ would cost all the others their precision, so these are multiplied by the same w
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
 MOST_ROWS = 8
+Packed = Any
+"""A weight, and a bias if there is one, as `linear_dynamic` reads them: a torch.ScriptObject."""
 
 
 class Int8Linear(nn.Module):
@@ -24,23 +28,40 @@ class Int8Linear(nn.Module):
         self.out_features, self.in_features = rows.shape
         self.weight = nn.Parameter(rows.float() * scales[:, None], requires_grad=False)
         self.bias = None if bias is None else nn.Parameter(bias.float(), requires_grad=False)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # quantised tensors are to go some day; here they are a step
-            packed = self._quantised(rows, scales)
-        self._packed = torch.ops.quantized.linear_prepack(packed, self.bias)
-
-    @staticmethod
-    def _quantised(rows: Tensor, scales: Tensor) -> Tensor:
-        return torch._make_per_channel_quantized_tensor(
-            rows, scales.double(), torch.zeros(len(scales), dtype=torch.long), 0
-        )
+        self.packed = _pack(rows, scales, self.bias)
 
     def forward(self, values: Tensor) -> Tensor:
         """float32 […, in_features] → [..., out_features]."""
         if values.numel() > MOST_ROWS * self.in_features:
             return linear(values, self.weight, self.bias)
-        product: Tensor = torch.ops.quantized.linear_dynamic(values, self._packed)
-        return product
+        return product(self.packed, values)
+
+
+def product(packed: Packed, values: Tensor) -> Tensor:
+    """float32 […, in_features] → [..., out_features], the input quantised; for up to MOST_ROWS rows."""
+    found: Tensor = torch.ops.quantized.linear_dynamic(values, packed)
+    return found
+
+
+def joined(layers: Sequence[Int8Linear]) -> Packed:
+    """Several layers that read one tensor as one, their outputs behind each other."""
+    weights = [torch.ops.quantized.linear_unpack(layer.packed)[0] for layer in layers]
+    biases: list[Tensor] = [layer.bias for layer in layers if layer.bias is not None]
+    if biases and len(biases) < len(layers):
+        biases = [torch.zeros(layer.out_features) if layer.bias is None else layer.bias for layer in layers]
+    return _pack(
+        torch.cat([weight.int_repr() for weight in weights]),
+        torch.cat([weight.q_per_channel_scales() for weight in weights]),
+        torch.cat(biases) if biases else None,
+    )
+
+
+def _pack(rows: Tensor, scales: Tensor, bias: Tensor | None) -> Packed:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # quantised tensors are to go some day; here they are a step
+        zeros = torch.zeros(len(scales), dtype=torch.long)
+        weight = torch._make_per_channel_quantized_tensor(rows, scales.double(), zeros, 0)
+    return torch.ops.quantized.linear_prepack(weight, bias)
 
 
 def has_int8() -> bool:

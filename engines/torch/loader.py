@@ -25,6 +25,7 @@ from engines.torch.load_report import UnfitTensors, check_report
 from engines.torch.memory import cache_shape, check_fits, slots_within, state_bytes, stored_tensors, weight_bytes
 from engines.torch.quantization import check_quantization, dequantised
 from engines.torch.runner import INVARIANT_BUCKET, Runner
+from engines.torch.short_passes import ShortPasses, runs_short
 from engines.torch.support import check_supported, context_length
 from engines.torch.wrappers import LeftOut, left_out, loading_class
 
@@ -99,6 +100,8 @@ def load_runner(
         raise _unexpected(files, config, "can't be run with Tandem's attention", error) from error
     if given is None or batch_invariant:  # packing copies what is shared; the mode's bits are those of packed weights
         pack_linear_layers(model, lambda: runner.forward([Row(0, 0, list(range(min(5, length))))])[0])
+    if files.parts is not None and runner.takes_chains and runs_short(model):
+        runner.short_passes = ShortPasses(model, runner.cache)
     if batch_invariant:
         settle_padding(runner, prefill_chunk_tokens)
     return runner

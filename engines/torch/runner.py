@@ -16,6 +16,7 @@ from engines.torch.kv_cache import SPARE, CacheShape, KeyValueCache, LayerShape
 from engines.torch.long_rope import LongRope
 from engines.torch.padding import Padding
 from engines.torch.recurrent import RecurrentLayers, recurrent_modules
+from engines.torch.short_passes import ShortPasses
 from engines.torch.support import attention_layers, changing_length, layer_window, recurrent_layers
 from engines.torch.windows import Windows
 
@@ -30,9 +31,9 @@ class Runner:
     """A ModelRunner (engines/runtime/runner.py): a transformers causal language model over `num_slots` sequences.
 
     The model is changed in place. `slot_length` is the most tokens a sequence may have. Not for use from several
-    threads at once. With `batch_invariant` a token's logits have the same bits whatever pass computed them, where the
-    process's environment and the model allow it (engines.torch.batch_invariant prepares the model, finds
-    the padding and checks). `spare` as of kv_cache.Stretch.
+    threads at once. `short_passes`, if set, makes the passes that it takes. With `batch_invariant` a token's logits
+    have the same bits whatever pass computed them, where the process's environment and the model allow it
+    (engines.torch.batch_invariant prepares the model, finds the padding and checks). `spare` as of kv_cache.Stretch.
 
     Raises:
         UnsupportedAttention: if the model's attention is not plain causal attention.
@@ -70,6 +71,7 @@ class Runner:
         self._latest: dict[int, Batch] = {}
         self._long_rope = LongRope(self._forward, first, num_slots) if first is not None and changes else None
         self._windows = Windows(self._forward, self.cache, shape.stretch) if shape.stretch is not None else None
+        self.short_passes: ShortPasses | None = None
 
     @property
     def padding(self) -> Padding:
@@ -116,6 +118,8 @@ class Runner:
         if not any(row.token_ids for row in rows):
             empty = torch.empty(0, self.vocab_size, device=self.device)
             return [empty for _ in rows]
+        if self.short_passes is not None and self.short_passes.takes(rows):
+            return self.short_passes.forward(rows)
         batch = self._builder.build(rows, reach)
         logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, batch.attention)
         self._latest.update(dict.fromkeys(batch.trees, batch))

@@ -13,12 +13,14 @@ from engines.generation_config import read_generation_config
 from engines.models import ModelFiles, resolve_model
 from engines.running_model import OnPass
 from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopModel, start_engine
+from engines.runtime.runner import Chains
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.torch.chains import ChainRunner
 from engines.torch.configuration import read_config
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.runner import Runner
+from engines.torch.short_chains import ShortChains
 from engines.torch.support import context_length
 from protocol.worker_info import Capabilities
 
@@ -71,10 +73,12 @@ def load_engine(
         takes_trees=runner.takes_trees,
     )
 
-    def chains() -> ChainRunner | None:
+    def chains() -> Chains | None:
         how = _chains(config, runner)
         if how == "none":
             return None
+        if runner.short_passes is not None:
+            return ShortChains(runner, runner.short_passes)
         progress(f"capturing chains of {files.id}")
         return _capture(runner, files.id, compiled=how == "compiled")
 
@@ -87,7 +91,8 @@ def _chains(config: WorkerConfig, runner: Runner) -> Literal["none", "plain", "c
     if not isinstance(config, DraftWorkerConfig) or config.batch_invariant or not runner.takes_chains:
         return "none"
     on_cuda = runner.device.type == "cuda"
-    if config.chains == "off" or (config.chains == "auto" and not on_cuda):
+    pays = on_cuda or runner.short_passes is not None
+    if config.chains == "off" or (config.chains == "auto" and not pays):
         return "none"
     return "compiled" if on_cuda and config.compile else "plain"
 

@@ -90,6 +90,13 @@ class StepTimes:
         seconds = self._at(own_rows + self._others.value) * (ratio.value if ratio else 1.0)
         return max(seconds + self._network.value, _LEAST_SECONDS)
 
+    def prices(self, draft_tokens: int) -> list[float]:
+        """Seconds of a token without a draft, and of rounds that verify 1, 2, … draft tokens.
+
+        Plain decoding is the first, not a verification of nothing: its tokens pay no round trips.
+        """
+        return [self.plain(), *(self.verify(1 + count) for count in range(1, draft_tokens + 1))]
+
     def plain(self) -> float:
         """Seconds a token of plain decoding takes."""
         ratio = self._plain or self._by_size.get(1, self._engine) or self._engine

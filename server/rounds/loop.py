@@ -26,12 +26,10 @@ OWN_DRAFTER = "target"
 """Stands for the drafter, and for the source of its drafts, if the target itself asks for them."""
 
 # How many tokens are decoded plainly before the drafter is checked again: while it reads, and while there is none.
-_WHILE_READING = 8
-_WHILE_ABSENT = 16
+_WHILE_READING, _WHILE_ABSENT = 8, 16
 # Tokens of context that a verification may have read for its time to count as a round's.
 _MOST_UNREAD = 40
-_PATIENT_SLACK = 0.5
-_SLACK = 0.1
+_PATIENT_SLACK, _SLACK = 0.5, 0.1
 _FIRST_DRAFT_SECONDS = 1.0
 _UNDER_WAY = 0.003
 """What a call to a target takes beside the network."""
@@ -43,6 +41,8 @@ class Planner(Protocol):
     def observe(self, outcome: RoundOutcome, times: Times) -> None: ...
 
     def observe_plain(self, tokens: int) -> None: ...
+
+    def observe_nothing(self, seconds: float, times: Times) -> None: ...
 
     def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
         """How short a prepared draft may be to be verified before the last verdict is back; None: none is to be."""
@@ -87,6 +87,7 @@ class RoundLoop:
         self._remaining = min(context.request.max_tokens, info.context_length - len(context.sequence))
         self._stopped = False
         self._looked_ahead = False
+        self._asking: Draft | None = None
         self._planned_ahead = 0
         self._draft_id = OWN_DRAFTER if target_drives and context.request.speculation.enabled else None
 
@@ -108,7 +109,9 @@ class RoundLoop:
             if foreseen is not None:
                 yield await self._follow(self._speculating, foreseen, planned, plan)
             elif plan.draft_tokens and await self._can_draft(self._speculating):
-                yield await self._draft_and_verify(self._speculating, plan)
+                drafted = await self._draft_and_verify(self._speculating, plan)
+                if drafted is not None:
+                    yield drafted
             else:
                 reading = self._speculating.drafts.state == "reading"
                 stretch = plan.plain_tokens or (_WHILE_READING if reading else _WHILE_ABSENT)
@@ -135,7 +138,8 @@ class RoundLoop:
             await drafts.until_read(patience)
         return drafts.state == "ready"
 
-    async def _draft_and_verify(self, speculating: Speculating, plan: RoundPlan) -> Round:
+    async def _draft_and_verify(self, speculating: Speculating, plan: RoundPlan) -> Round | None:
+        """A round; None if the worker chose to draft nothing, which is decoded plainly and so faster."""
         worker = speculating.drafts.worker
         self._draft_id = worker.info.id if worker is not None and worker.info is not None else self._draft_id
         draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
@@ -147,13 +151,17 @@ class RoundLoop:
         self._context.metrics.candidates.observe(num_candidates)
         seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
         steps = self._target.step_times
-        verify = [steps.verify(1 + count) for count in range(draft_tokens + 1)] if plan.worker_chooses else None
+        verify = steps.prices(draft_tokens) if plan.worker_chooses else None
         # One more than is drafted now, so that a longer γ can be tried at no cost.
         ahead = plan.lookahead and speculating.drafts.ahead_times is not None
         lookahead = min(draft_tokens + (not plan.worker_chooses), MAX_DRAFT_TOKENS) if ahead else 0
         draft = await speculating.drafts.draft(
             draft_tokens, num_candidates, self._remaining, seconds, verify, lookahead
         )
+        if plan.worker_chooses and draft.planned == 0:
+            speculating.planner.observe_nothing(draft.seconds, self._times(speculating))
+            self._asking, self._looked_ahead = draft, False
+            return None
         if draft.planned is not None:
             draft_tokens = draft.planned
         if self._looked_ahead and draft.candidates:
@@ -331,7 +339,8 @@ class RoundLoop:
                 # The first one's time includes reading the prompt.
                 if answer.num_drafted == 0 and len(self._sequence) > len(self._request.prompt):
                     self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
-                yield self._emit(answer, seconds, Draft.none(), OWN_DRAFTER if answer.num_drafted else None)
+                draft, self._asking = self._asking or Draft.none(), None  # asking for nothing took its time, too
+                yield self._emit(answer, seconds, draft, OWN_DRAFTER if answer.num_drafted else None)
 
     def _target_speculation(self) -> TargetSpeculation:
         """What a target that can drive rounds itself is to do."""

@@ -81,5 +81,9 @@ def test_lookups_shortest_match_is_not_longer_than_its_longest() -> None:
     assert fault(DraftWorkerConfig, lookup_min_ngram=4, lookup_max_ngram=3).startswith("lookup_min_ngram: exceeds")
 
 
+def test_tokens_are_gathered_by_vllms_own_setting_there() -> None:
+    assert "stream_interval" in fault(TargetWorkerConfig, engine="vllm", gather_ms=20)
+
+
 def test_an_unknown_setting_is_refused() -> None:
     assert fault(DraftWorkerConfig, lookup_min_ngrams=4).startswith("lookup_min_ngrams: ")

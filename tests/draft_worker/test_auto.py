@@ -96,6 +96,34 @@ async def test_a_prediction_is_believed_until_it_is_wrong() -> None:
 
 
 @async_test
+async def test_a_model_that_is_not_worth_its_time_reads_no_prompts_and_is_seldom_asked() -> None:
+    runner = FakeRunner(8)
+    async with drafter(runner) as worker:
+        fields: dict[str, Any] = {"draft_model": AUTO, "sampling": NO_STOP}
+        for number in range(3):
+            ids = [20, 11, 23, number]
+            answer = await worker.draft(ids=ids, session_id=f"{number}", verify_seconds=CHEAP[:5], **fields)
+            assert sources(answer) == ["model"]
+        read = {"ids": [21, 12, 24, 2, 8], "draft_tokens": 0, "sampling": NO_STOP}
+        passes = len(runner.passes)
+        await worker.draft(**read, session_id="a")
+        assert len(runner.passes) == passes + 1
+        steep = [1e-5 * cost for cost in DEAR[:5]]  # a draft takes longer than the target's tokens
+        for number in range(60):
+            answer = await worker.draft(
+                ids=[20, 11, 23, 9], session_id="d", round=number, verify_seconds=steep, **fields
+            )
+            assert answer["candidates"] == []
+        passes = len(runner.passes)
+        answer = await worker.draft(**read, session_id="b")
+        assert (answer["candidates"], len(runner.passes)) == ([], passes)
+        answer = await worker.draft(**read, session_id="c", draft_model="fake")
+        assert len(runner.passes) == passes + 1, "who asks for the model by name has it read"
+        answer = await worker.draft(ids=[20, 11, 23, 9], session_id="d", round=60, verify_seconds=CHEAP[:5], **fields)
+        assert sources(answer) == ["model"], "the target may become slower"
+
+
+@async_test
 async def test_every_token_of_a_mixed_draft_has_the_q_it_was_drawn_from() -> None:
     async with drafter() as worker:
         answer = await worker.draft(

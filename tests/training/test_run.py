@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from config.workers import DraftWorkerConfig
+from draft_worker.app import create_app
 from engines.errors import ModelError
 from engines.models import resolve_model
+from engines.runtime.runner import ChainRow
 from engines.tokenizer import load_tokenizer
 from engines.torch.draft_weights import UNSAID
 from engines.torch.loader import load_runner
 from engines.torch.runner import Row
+from engines.torch.short_chains import ShortChains
 from testing.tiny_models import make_tiny_model
+from testing.wire import request
+from testing.worker_apps import running
 from training.prompts import Mixture
 from training.run import Job, run
 from training.trainer import Recipe
@@ -87,6 +96,32 @@ def test_int8_steps_say_what_the_same_weights_in_float32_say(draft: Path) -> Non
     error = (stepwise[said] - at_once[said]).norm() / at_once[said].norm()
     assert error < 0.1
     assert error > 0.0
+
+
+def test_a_worker_draws_its_drafts_as_chains(draft: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    run = ShortChains.run
+
+    def counted(self: ShortChains, chains: Sequence[ChainRow]) -> list[list[int]]:
+        asked.extend(chain.count for chain in chains)
+        return run(self, chains)
+
+    monkeypatch.setattr(ShortChains, "run", counted)
+
+    async def drafts(ids: list[int], **settings: Any) -> list[int]:
+        config = DraftWorkerConfig(
+            model=str(draft), device="cpu", threads=1, context_length=64, slots=2, q_top_k=8, **settings
+        )
+        async with running(create_app(config)) as client:
+            body = request(ids, draft_tokens=5, sampling={"temperature": 0.7, "ignore_eos": True})
+            answer = await client.post("/v1/draft", json=body)
+            found: list[int] = answer.json()["candidates"][0]["token_ids"]
+            return found
+
+    ids = [5, 6, 7, 8, 9]
+    assert asyncio.run(drafts(ids)) == asyncio.run(drafts(ids, chains="off"))
+    assert asked == [5]
+    assert len(asyncio.run(drafts(list(range(20, 50))))) == 5, "a prompt is read before its chain"
 
 
 def test_it_is_refused_for_another_target(draft: Path, target: Path, tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ _HYSTERESIS = 1.03
 _PRIOR_ROUNDS = 3.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
+_WITH_ANOTHER_STREAM = 2.0
+_SPENT_ON_ASKING = 0.1
+_SPENT_IN_VAIN = 0.02
+"""Shares of plain decoding's time that go to asking a worker that has nothing: at first, and in the end at most."""
 
 
 class Pace:
@@ -163,6 +167,9 @@ class FixedPlanner:
     def observe_plain(self, tokens: int) -> None:
         pass
 
+    def observe_nothing(self, seconds: float, times: Times) -> None:
+        pass
+
     def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
         return draft_tokens if self._plan.lookahead and self._depth.ahead(times.steps, 1 + draft_tokens) else None
 
@@ -197,6 +204,8 @@ class AdaptivePlanner:
         self._trying = False
         self._promising = False
         self._longest = _LONGEST_INTERVAL
+        self._empty = 0
+        self._had_nothing = False
 
     def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
@@ -262,6 +271,28 @@ class AdaptivePlanner:
         self._until_try -= tokens
         self._pair.earn(_CREDIT_A_TOKEN * tokens)
 
+    def observe_nothing(self, seconds: float, times: Times) -> None:
+        """A worker that chooses was asked, which took so long, and had nothing worth its rows: no round came of it.
+
+        Each time ever more tokens are decoded plainly before it is asked again, and the more, the longer asking takes.
+        To ask, a stream of plain decoding is ended, and to go on another is begun, which takes as long again.
+        """
+        plain = times.steps.plain()
+        lost = _WITH_ANOTHER_STREAM * seconds / plain
+        trying = self._pace.seconds_a_token(plain) >= plain
+        self._pair.earn(-lost)
+        self._pair.acceptance.rounds += 1
+        self._pace.observe(1, plain * (1.0 + lost))
+        self._promising = False
+        self._had_nothing = True
+        wait = lost / _SPENT_ON_ASKING * 2.0 ** min(self._empty, 8)
+        wait = max(1.0, min(wait, lost / _SPENT_IN_VAIN, _LONGEST_INTERVAL))
+        self._empty += 1
+        if trying:
+            self._interval = min(2 * self._interval, _FIRST_INTERVAL)
+            wait = max(wait, self._interval)
+        self._until_try = int(wait)
+
     def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
         """Where the worker chooses drafters nothing is sent ahead: what it would choose is not known beforehand."""
         if self._chooses or not self._pair.depth.ahead(times.steps, 1 + draft_tokens):
@@ -272,6 +303,9 @@ class AdaptivePlanner:
         self._pair.depth.observe(used)
 
     def _plan_to_ask(self, new: bool, plain: float) -> RoundPlan:
+        if self._had_nothing:
+            self._had_nothing = False
+            return RoundPlan(0, plain_tokens=self._until_try)
         ask = RoundPlan(self._max, worker_chooses=True)
         self._trying = self._pace.seconds_a_token(plain) >= plain
         if self._pair.credit > 0.0 and (new or not self._trying or self._promising or self._until_try <= 0):
@@ -283,6 +317,8 @@ class AdaptivePlanner:
         self._pair.acceptance.rounds += 1
         self._pace.observe(outcome.emitted, seconds)
         self._promising = outcome.emitted * plain > seconds
+        if self._promising:
+            self._empty = 0
         if not self._trying or self._promising:
             self._interval = _FIRST_ASKING_INTERVAL
         else:

@@ -184,6 +184,53 @@ def test_bits_do_not_depend_on_what_was_rejected_evicted_and_moved(runner: Runne
     assert runner.cells.compactions > 3
 
 
+def rest(runner: Runner, *beside: Row) -> None:
+    """All slots but 3 and those of `beside` are left alone for longer than they may be."""
+    runner.forward([Row(3, 0, tokens(150), logits_from=150)])
+    later = runner.cells._clock() + 2.0
+    runner.cells._clock = lambda: later
+    runner.forward([*beside, Row(3, 0, [5])])
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_slots_that_rest_are_parked_and_brought_back(load: Load, ordered: bool) -> None:
+    runner = load(ordered=ordered)
+    texts = [tokens(330, seed=20 + slot) for slot in range(3)]
+    after = tokens(6, seed=30)
+    references = [one_by_one(runner, text, after) for text in texts]
+    runner.cells.forget_all()
+    for slot, text in enumerate(texts):
+        runner.forward([Row(slot, 0, text, logits_from=330)])
+    rest(runner, Row(2, 330, after))
+    assert set(runner.cells.parked) == {0, 1}
+    runner.copy(0, 3, 330)
+    rows = [Row(slot, 330, after) for slot in (1, 2, 3)]
+    assert not runner.cells.parked & {0, 1, 2, 3} - {1}
+    for slot, logits in zip((1, 2, 0), runner.forward(rows), strict=True):
+        assert torch.equal(logits, references[slot]) or not ordered
+        assert (logits - references[slot]).abs().max() < 1.0
+    assert not runner.cells.parked
+    assert torch.equal(runner.forward([Row(0, 330, after)])[0], references[0]) or not ordered
+
+
+def test_parked_slots_can_be_cut_and_given_away(load: Load) -> None:
+    runner = load()
+    text, after = tokens(600, seed=21), tokens(6, seed=30)
+    reference = one_by_one(runner, text[:100], after)
+    runner.cells.forget_all()
+    for slot in (0, 1):
+        runner.forward([Row(slot, 0, text, logits_from=600)])
+    rest(runner)
+    assert set(runner.cells.parked) == {0}  # a quarter of all cells at most
+    runner.forward([Row(0, 100, after[:1])])
+    assert torch.equal(runner.forward([Row(0, 100, after)])[0], reference)
+    rest(runner)
+    assert len(runner.cells.parked) == 1
+    (parked,) = runner.cells.parked
+    assert runner.forward([Row(parked, 0, [7])])[0].shape == (1, 384)
+    assert not runner.cells.parked
+
+
 def test_cells_out_of_order_would_be_seen(load: Load) -> None:
     """The test above can fail: with cells freed at once it does."""
     with pytest.raises(AssertionError):

@@ -9,6 +9,7 @@ import pytest
 
 from config.workers import TargetWorkerConfig
 from engines.errors import BatchInvarianceError, ModelError
+from engines.gguf import tokenizer as of_gguf
 from engines.llama_cpp import files, library, start
 from engines.llama_cpp.start import load_engine
 from engines.runtime.engine import LoopModel
@@ -76,17 +77,48 @@ def test_a_context_longer_than_the_models(file: Path) -> None:
         load(file, context_length=600)
 
 
-def test_a_tokenizer_that_differs_from_llama_cpps(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tokenizer_that_differs_from_llama_cpps(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its merges are lost in the conversion."""
-    real = start.build_tokenizer
+    real = of_gguf.build_tokenizer
 
     def other(metadata: Any, arch: str) -> Any:
         metadata._values["tokenizer.ggml.merges"] = metadata._values["tokenizer.ggml.merges"][:20]
         return real(metadata, arch)
 
-    monkeypatch.setattr(start, "build_tokenizer", other)
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path))
+    monkeypatch.setattr(of_gguf, "build_tokenizer", other)
     with pytest.raises(ModelError, match=r"tiny-Q4_1\.gguf: its tokenizer .* differ on"):
         load(file)
+
+
+def test_a_tokenizer_is_built_once_for_a_file(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path))
+    built: list[str] = []
+    real = of_gguf.build_tokenizer
+    monkeypatch.setattr(of_gguf, "build_tokenizer", lambda *given: (built.append("once"), real(*given))[1])
+    renamed = file.with_name("renamed.gguf")
+    renamed.write_bytes(file.read_bytes())
+    found = []
+    for path, length in ((file, 64), (file, 64), (renamed, 80)):
+        model = load(path, context_length=length)
+        found.append((model.tokenizer, model.info.special_token_ids))
+        model.close(5)
+    assert len(built) == 1
+    assert found[0] == found[1]
+    assert found[2][0].model_id == "renamed"
+    assert found[2][0].context_length == 80
+    assert found[2][0].tokenizer_json == found[0][0].tokenizer_json
+    (kept,) = (tmp_path / "tokenizers").iterdir()
+    for damage in (b"", kept.read_bytes()[:-9], kept.read_bytes().replace(b"<|endoftext|>", b"<|endoftexx|>")):
+        kept.write_bytes(damage)
+        again = load(file)
+        assert again.tokenizer == found[0][0]
+        again.close(5)
+    assert len(built) == 4
+    other = file.with_name("others_tokens.gguf")
+    other.write_bytes(file.read_bytes().replace(b"tokenizer.ggml.pre", b"tokenizer.ggml.pr3", 1))
+    with pytest.raises(ModelError, match="tokenizer"):
+        load(other)
 
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:

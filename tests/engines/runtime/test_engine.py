@@ -9,6 +9,7 @@ import pytest
 
 from engines.runtime.engine import measure_step_seconds
 from engines.runtime.loop import EngineLoop
+from engines.runtime.rows import Row
 from engines.runtime.slots import SlotCache
 from protocol.errors import NotReady
 from testing.fakes.runner import FakeRunner
@@ -18,6 +19,20 @@ from tests.engines.runtime.loop_jobs import FOREVER, job
 
 def test_only_what_fits_a_slot_is_measured() -> None:
     assert list(measure_step_seconds(FakeRunner(slot_length=8), repeats=1)) == [1, 2, 4, 8]
+
+
+def test_a_slow_model_is_measured_in_less_than_a_second() -> None:
+    runner, now = FakeRunner(), 0.0
+
+    def take(rows: list[Row]) -> None:
+        nonlocal now
+        now += 0.035 * len(rows[0].token_ids)
+
+    runner.gate = take
+    seconds = measure_step_seconds(runner, clock=lambda: now)
+    assert now < 1.0
+    assert list(seconds) == [1, 2, 4]
+    assert seconds == pytest.approx({rows: 0.035 * rows for rows in seconds})
 
 
 @async_test

@@ -42,6 +42,8 @@ def unsigned(values: torch.Tensor) -> list[int]:
 def test_hash_equals_the_reference(seed: int, stream: int, position: int, token_id: int) -> None:
     h = noise.hash64(torch.tensor([seed]), stream, torch.tensor([position]), torch.tensor([token_id]))
     assert unsigned(h) == [reference_hash(seed, stream, position, token_id)]
+    keys = noise.row_keys(torch.tensor([seed]), stream, torch.tensor([position]))
+    assert keys.tolist() == [noise.row_key(seed, stream, position)]
 
 
 def test_hash_is_pinned() -> None:

@@ -160,6 +160,9 @@ class Day:
             machine.take(machine.call)
             draft, planned = await self._draft(session, most)
             draft_seconds = machine.now - start
+            if chooses and not planned:
+                planner.observe_nothing(draft_seconds, times)
+                continue
             accepted = 0
             while accepted < len(draft) and draft[accepted] == text.ids[done + accepted]:
                 accepted += 1
@@ -175,8 +178,7 @@ class Day:
         return machine.now - began
 
     async def _draft(self, session: Session[Memory], most: int) -> tuple[list[int], int]:
-        verify = [self._times.steps.verify(1 + count) for count in range(most + 1)]
-        asked = Asked(_request(most, verify), session, 0, 0.0)
+        asked = Asked(_request(most, self._times.steps.prices(most)), session, 0, 0.0)
         if self.drafter == AUTO:
             chosen = await self._auto.draft(asked)
             candidates = chosen.drafted.candidates
