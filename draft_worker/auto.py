@@ -34,6 +34,8 @@ _POOR = 0.9
 """Of plain decoding's speed: a model whose best draft is expected to bring less is seldom asked, and reads no prompts,
 which takes computing from a target on the same cores."""
 _DRAWS_UNTIL_JUDGED = 3
+_LONGEST_UNTIL_JUDGED = 6
+"""Asks of all sessions, before that, without a draw: then there is one, whatever is believed."""
 _LEAST_EXTENDING_MATCH = 3
 
 
@@ -81,6 +83,7 @@ class Auto:
         self._yields = Yields(strength=4.0)
         self._draws = DrawSeconds()
         self._drawn = 0
+        self._asked_since = 0
         self._poor = False
 
     @property
@@ -101,10 +104,12 @@ class Auto:
         drawn = choices.yields.chances(_MODEL, len(costs.verify) - 1) if self._model is not None else []
         self._poor = self._drawn >= _DRAWS_UNTIL_JUDGED and speed_of(drawn, costs) < _POOR
         patience = _LONGEST_WITHOUT_POOR_MODEL if self._poor else _LONGEST_WITHOUT_MODEL
-        must_draw = bool(verify) and self._model is not None and choices.since_model >= patience
+        unknown = self._drawn < _DRAWS_UNTIL_JUDGED and self._asked_since >= _LONGEST_UNTIL_JUDGED
+        must_draw = bool(verify) and self._model is not None and (unknown or choices.since_model >= patience)
         plan = best_plan(copies, drawn if must_draw or not self._poor else [], costs, must_draw)
         choices.proposed = proposals
         choices.since_model = 0 if plan.drawn else choices.since_model + 1
+        self._asked_since = 0 if plan.drawn else self._asked_since + 1
         return await self._carry_out(asked, plan, choices, costs)
 
     def _settle(self, asked: Asked) -> _Choices:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 from draft_worker.outcomes import BONUS, Guess
 
@@ -65,21 +66,20 @@ def laid_out(
 ) -> list[Guess]:
     """How many tokens to prepare for each of the outcomes; those that get none are left out.
 
-    `most` in all, `each` for an outcome, and one at least. `seconds`: of a pass by its rows, taken to be linear. Either
-    a tree of several outcomes, or the likeliest token after the whole draft alone, which grows on where the draft
-    stands: that takes a row a pass and leaves the draft's keys where they are. On a GPU, where rows are free, it is the
-    tree; on a CPU often the chain.
+    `most` in all, `each` for an outcome, and one at least. `seconds`: of a pass by its rows. Either a tree of several
+    outcomes, or the likeliest token after the whole draft alone, which grows on where the draft stands: that takes a
+    row a pass, of the draft only its last token, and leaves the draft's keys where they are. On a GPU, where rows are
+    free, it is the tree; on a CPU often the chain.
     """
-    a_row = max(1e-9, (seconds(planned + 9) - seconds(planned + 1)) / 8)
-    a_pass = max(seconds(1) - a_row, 1e-6)
-    time -= a_pass + a_row * (planned + 1)
-    tree = _tree(outcomes, planned, min(each, most), most, a_row, a_pass, time)
-    saved = a_pass + a_row
-    worth = sum(chance * guess.tokens for chance, guess in tree) * saved - a_row * (planned + 1)
+    one = max(seconds(1), 1e-6)
+    again = seconds(planned + 1)
+    tree = _tree(outcomes, planned, min(each, most), most, cache(seconds), time - again)
+    # A prepared token saves a pass of one row; after a tree the draft has to be read again.
+    worth = sum(chance * guess.tokens for chance, guess in tree) * one - max(0.0, again - one)
     for chance, guess in outcomes:
         if guess.place == BONUS:
-            tokens = min(each, most, max(1, int(time / saved)) if time < math.inf else most)
-            if chance * tokens * saved > worth:
+            tokens = min(each, most, max(1, int(time / one) - 1) if time < math.inf else most)
+            if chance * tokens * one > worth:
                 return [replace(guess, tokens=tokens)]
             break
     return [guess for _, guess in tree]
@@ -90,33 +90,39 @@ def _tree(
     planned: int,
     each: int,
     most: int,
-    a_row: float,
-    a_pass: float,
+    seconds: Callable[[int], float],
     left: float,
 ) -> list[tuple[float, Guess]]:
     """The next token always goes to the outcome where a second of preparing brings most, as long as all fits."""
     places = [planned if guess.place == BONUS else guess.place for _, guess in outcomes]
     depths = [0] * len(outcomes)
-    passes, lowest = 0, planned
+    rows: list[int] = []
+    """Of each pass: the draft from the first place where a branch leaves it, and the branches' tokens, fed anew."""
+    lowest = planned
 
     def cost(index: int) -> float:
-        """Of one token more: the branch's tokens are fed anew, and the draft from where the first branch leaves it."""
-        place, depth = places[index], depths[index] + 1
-        found = a_row * depth
-        if depth > passes:
-            found += a_pass + a_row * (planned - min(lowest, place))
-        return found + a_row * max(0, lowest - place) * passes
+        """Of one token more."""
+        depth, more = depths[index], max(0, lowest - places[index])
+        found = sum(seconds(count + more) - seconds(count) for count in rows) if more else 0.0
+        if depth == len(rows):
+            return found + seconds(depth + 1 + planned - min(lowest, places[index]))
+        return found + seconds(rows[depth] + more + depth + 1) - seconds(rows[depth] + more)
 
     growing = list(range(len(outcomes)))
     for count in range(most):
-        costs = {index: cost(index) for index in growing}
+        costs = {index: max(cost(index), 1e-9) for index in growing}
         growing = [index for index in growing if not count or costs[index] <= left]
         if not growing:
             break
         best = max(growing, key=lambda index: outcomes[index][0] / costs[index])
         left -= costs[best]
+        more = max(0, lowest - places[best])
+        lowest -= more
+        rows = [fed + more for fed in rows]
+        if depths[best] == len(rows):
+            rows.append(planned - lowest)
         depths[best] += 1
-        passes, lowest = max(passes, depths[best]), min(lowest, places[best])
+        rows[depths[best] - 1] += depths[best]
         if depths[best] == each:
             growing.remove(best)
     return [

@@ -14,7 +14,7 @@ from basics.names import AUTO
 from draft_worker.engine import DraftEngine, LooksAhead
 from draft_worker.fan_out import MOST_GUESSES, GuessRates, laid_out, likeliest
 from draft_worker.outcomes import Ahead, Guess
-from draft_worker.plans import DrawSeconds
+from draft_worker.pass_seconds import PassSeconds
 from draft_worker.yields import Kind, Yields
 from protocol.errors import WireError
 from protocol.messages import Alternative, Candidate, DraftRequest, TopK
@@ -38,6 +38,8 @@ _LEAST_CHANCE = 0.02
 _MOST_SECONDS = 5.0
 _MOST_CALLS = 1
 """Other calls in the engine with which lookahead is still begun."""
+_LOOK_ROUND = 16
+"""Every so many preparations all places are looked at, so that what guesses are worth there stays known."""
 _SMOOTHING = 0.2
 
 
@@ -77,9 +79,8 @@ class Lookahead:
         self._yields = Yields(strength=4.0)
         self._rates = GuessRates()
         self._gap: float | None = None
-        self._seconds = DrawSeconds()
-        for point in engine.model.info.step_seconds:
-            self._seconds.observe(point.rows, point.seconds)
+        self._seconds = PassSeconds(engine.model.info.step_seconds)
+        self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -174,7 +175,8 @@ class Lookahead:
         # Where this worker chooses lengths, what is asked for is the most: one more than now can be tried at no cost.
         each = min(request.lookahead_tokens, planned + 1) if request.draft_model == AUTO else request.lookahead_tokens
         guesses = self._choose(looking, planned, each, gap)
-        ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q)
+        self._begun += 1
+        ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q, everywhere=self._begun % _LOOK_ROUND == 0)
         if gap is not None:
             ahead.time = lambda rows: time.perf_counter() + self._seconds.of(rows) <= began + gap
         looking.at, looking.each, looking.began = len(asked.ids), each, began
@@ -220,8 +222,7 @@ class Lookahead:
         place = 0
         while place < min(len(came), len(ahead.drafted)) and came[place] == ahead.drafted[place]:
             place += 1
-        if place < len(came) and place < len(ahead.likely):
-            likely = ahead.likely[place]
+        if place < len(came) and place < len(ahead.likely) and (likely := ahead.likely[place]):
             rank = likely.index(came[place]) if came[place] in likely else None
             self._rates.observe(place < len(ahead.drafted), rank)
         found = ahead.following(came)

@@ -50,17 +50,24 @@ class Ahead:
 
     Drafts for the outcomes of `guesses`, with their q if `wants_q`, by passes for which there is `time`: of so many
     rows, none of which should be under way when the session's next call comes. `likely` are, for each place, the
-    tokens that were guessed, at most `most_guesses`; `passes` what passes took: rows and seconds.
+    tokens that were guessed, at most `most_guesses`, none where nothing was looked for; `everywhere`: look at all
+    places, whatever is prepared. `passes` are what passes took: rows and seconds.
     """
 
     drafted: list[int]
     guesses: list[Guess]
     most_guesses: int
     wants_q: bool = False
+    everywhere: bool = False
     time: Callable[[int], bool] = lambda rows: True
     likely: list[list[int]] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     passes: list[tuple[int, float]] = field(default_factory=list)
+
+    @property
+    def alone(self) -> bool:
+        """Whether all that is prepared comes after the whole draft, and nothing is looked for at other places."""
+        return len(self.guesses) == 1 and self.guesses[0].place == BONUS and not self.everywhere
 
     def begin(self, room: int, stops: frozenset[int]) -> None:
         """Make branches of the guesses, once `likely` is known. `room`: tokens that the sequence may still get."""

@@ -30,6 +30,8 @@ def ahead_job(
     """Fills in `ahead` for a checked request, whose whole context is `ids`; those must not change meanwhile."""
     drawing = RequestSampling(request, ids, limits, grammar)
     looking = _LookingAhead(request, drawing, q_top_k if request.want_q else None, ahead)
+    if ahead.alone:  # it goes on where the draft stands, whose keys are there
+        ids = [*ids, *ahead.drafted]
     return Job(ids, request.cache_salt, owner, len(ids) - 1, looking.steps, idle=True)
 
 
@@ -51,6 +53,9 @@ class _LookingAhead:
         drafted = ahead.drafted
         if drawing.room <= len(drafted):
             return
+        if ahead.alone:
+            yield from self._grow_on(seat)
+            return
         places = drawing.along(drafted, range(-1, len(drafted) - 1))
         unread = drawing.ids[seat.length :]
         feed = Feed([*unread, *drafted], len(unread) - 1, divisible=len(unread) - 1)
@@ -66,12 +71,32 @@ class _LookingAhead:
         self._note(feed, passed)
         ahead.begin(drawing.room, drawing.stops)
         if len(ahead.branches) == 1 and ahead.branches[0].at == len(drafted):
-            yield from self._grow_on(ahead.branches[0])
+            yield from self._grow(ahead.branches[0])
         else:
             yield from grow(drawing, drafted, ahead.branches, self._note, truncate=self._truncate, time=ahead.time)
 
-    def _grow_on(self, branch: Branch) -> Steps[None]:
-        """A branch after the whole draft, whose keys stay: if the text takes it, nothing has to be read again."""
+    def _grow_on(self, seat: Seat) -> Steps[None]:
+        """A branch after the whole draft: only what the draft's own passes have not fed is fed before it.
+
+        Its keys stay: if the text takes it, nothing has to be read again.
+        """
+        drawing, ahead = self._drawing, self._ahead
+        if ahead.drafted and ahead.drafted[-1] in drawing.stops:
+            return  # nothing follows
+        unread = [*drawing.ids, *ahead.drafted][seat.length :]
+        feed = Feed(unread, len(unread) - 1, divisible=len(unread) - 1)
+        if not ahead.time(len(unread)):
+            return
+        passed = yield feed
+        assert passed is not None
+        (likely,) = self._likely(passed.logits, drawing.after([ahead.drafted]))
+        ahead.likely = [*([] for _ in ahead.drafted), likely[: ahead.most_guesses]]
+        self._note(feed, passed)
+        ahead.begin(drawing.room, drawing.stops)
+        for branch in ahead.branches:
+            yield from self._grow(branch)
+
+    def _grow(self, branch: Branch) -> Steps[None]:
         drawing, ahead = self._drawing, self._ahead
         while not branch.done and ahead.time(1):
             places = drawing.after([[*ahead.drafted, *branch.tokens]])

@@ -164,14 +164,20 @@ def settle_padding(runner: Runner, prefill_chunk_tokens: int = 256) -> None:
 
 
 def _one_of_each_shape(model: Any, prefill_chunk_tokens: int) -> list[tuple[str, nn.Linear | PackedLinear, int]]:
-    """(name, layer, most prefill rows)."""
+    """(name, layer, most prefill rows). A router that returns its experts too is tried in whole passes alone."""
     layers: dict[tuple[int, int, bool], tuple[str, nn.Linear | PackedLinear, int]] = {}
     for name, layer in model.named_modules():
-        if isinstance(layer, (nn.Linear, PackedLinear)):
+        if isinstance(layer, (nn.Linear, PackedLinear)) and _returns_its_product(layer):
             # Logits are computed of a chunk's last token alone, not of the whole chunk.
             chunk = prefill_chunk_tokens if layer is not model.get_output_embeddings() else 1
             layers.setdefault((layer.in_features, layer.out_features, layer.bias is not None), (name, layer, chunk))
     return list(layers.values())
+
+
+@torch.inference_mode()
+def _returns_its_product(layer: nn.Linear | PackedLinear) -> bool:
+    """Not so for some models' routers, which are an nn.Linear with a `forward` of their own."""
+    return isinstance(layer(layer.weight.new_zeros(1, 1, layer.in_features)), Tensor)
 
 
 def _row_counts(layer: nn.Linear | PackedLinear, padding: Padding, prefill_chunk_tokens: int) -> list[int]:

@@ -127,9 +127,10 @@ class RecurrentLayers:
     def reusable(self, slot: int, length: int) -> int:
         """Up to where the first `length` tokens of a slot need not be fed again."""
         held = self._slots[slot]
+        if held.position <= length:
+            return held.position
         snapshot = latest(held.snapshots, length)
-        before = 0 if snapshot is None else snapshot.position
-        return held.position if held.position <= length else before
+        return 0 if snapshot is None else snapshot.position
 
     def bytes(self) -> int:
         """What all states and snapshots take now; a tensor that several slots share counts once."""

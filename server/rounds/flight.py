@@ -55,7 +55,8 @@ class Flight:
     async def answer(self, alternative: Alternative) -> VerifyResponse | None:
         """The verdict on the alternative that came true; None if the target has none to give."""
         await asyncio.wait({self._task})
-        answer = self._task.result() if not self._task.cancelled() else None
+        failed = self._task.cancelled() or self._task.exception() is not None  # the task's owner logs the reason
+        answer = self._task.result() if not failed else None
         asked = self._message.following(alternative) if self._message is not None else None
         if answer is None or asked is None or self._message is None:
             return None

@@ -158,7 +158,7 @@ class RoundLoop:
         draft = await speculating.drafts.draft(
             draft_tokens, num_candidates, self._remaining, seconds, verify, lookahead
         )
-        if draft.planned == 0:
+        if plan.worker_chooses and draft.planned == 0:
             speculating.planner.observe_nothing(draft.seconds, self._times(speculating))
             self._asking, self._looked_ahead = draft, False
             return None

@@ -102,6 +102,26 @@ async def test_a_single_outcome_grows_where_the_draft_stands(
 
 
 @async_test
+async def test_a_single_outcome_takes_a_row_a_pass_but_now_and_then_all_places_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, each: int, *rest: Any) -> list[Guess]:
+        return [replace(guess, tokens=each) for _, guess in outcomes if guess.place == BONUS][:1]
+
+    monkeypatch.setattr(lookahead_module, "laid_out", chain)
+    monkeypatch.setattr(lookahead_module, "_LOOK_ROUND", 2)
+    async with drafter() as worker:
+        for number, context in enumerate((PROMPT, [*PROMPT, 7])):
+            worker.runner.passes.clear()
+            await worker.draft(
+                ids=context, session_id=f"s{number}", draft_tokens=3, sampling=GREEDY, lookahead_tokens=3
+            )
+            await prepared(worker)
+            fed = [sum(len(row.token_ids) for row in rows) for rows in worker.runner.passes]
+            assert fed[3:] == ([1, 1, 1, 1] if number == 0 else [4, 1, 1, 1])
+
+
+@async_test
 async def test_a_hit_is_answered_without_a_pass() -> None:
     async with drafter() as worker:
         first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=6))["candidates"][0]["token_ids"]
@@ -332,9 +352,11 @@ def test_time_goes_where_it_brings_most() -> None:
     assert tokens(rows_are_free, math.inf) == [(BONUS, 4), (0, 4), (2, 4)]
     assert tokens(rows_are_free, math.inf, most=9) == [(BONUS, 3), (0, 3), (2, 3)]
     assert tokens(rows_are_free, 0.035) == [(BONUS, 2), (0, 2), (2, 2)], "the draft's pass and two more"
-    assert tokens(rows_cost, 0.07) == [(BONUS, 3)], "the draft's pass of 34 ms, then three of one row"
+    assert tokens(rows_cost, 0.045) == [(BONUS, 3)], "the draft's last token, then three more"
     assert tokens(rows_cost, 0.0) == [(BONUS, 1)], "one at least"
     assert tokens(rows_cost, math.inf) == [(BONUS, 4)], "a tree saves little more, and the draft had to be read again"
+    more_than_one_cost = lambda rows: 0.02 if rows == 1 else 0.06 + 0.008 * rows  # noqa: E731
+    assert tokens(more_than_one_cost, 0.21) == [(BONUS, 4)], "as a small model on a CPU: no straight line"
     rows_cost_little = lambda rows: 0.009 + 0.001 * rows  # noqa: E731
     assert [place for place, _ in tokens(rows_cost_little, 0.1)] == [BONUS, 0, 2]
 

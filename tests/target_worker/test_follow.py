@@ -115,6 +115,25 @@ async def test_one_that_comes_after_the_verdict_is_judged_by_it_all_the_same() -
 
 
 @async_test
+async def test_one_may_be_held_while_one_that_was_held_is_verified() -> None:
+    async with target() as worker:
+        text = await plain(worker, 12)
+        await worker.verify(ids=PROMPT, candidates=[{"token_ids": text[:2]}], sampling=SAMPLING)
+        held = Held(worker)
+        second = asyncio.ensure_future(worker.post("/v1/verify", request(**following((text[:3], text[3:5])))))
+        while not held.passes:
+            await pause()
+        sent = [{"token_ids": text[3:6], "candidate": {"token_ids": text[6:8]}}]
+        third = request(ids=[*PROMPT, *text[:3]], held=len(PROMPT) + 3, round=2, sampling=SAMPLING, follows=1)
+        last = asyncio.ensure_future(worker.post("/v1/verify", {**third, "alternatives": sent, "candidates": []}))
+        for _ in range(20):
+            await pause()
+        held.open.set()
+        assert [answer["token_ids"] for _, answer in (await second, await last)] == [text[3:6], text[6:9]]
+        assert held.passes == 2
+
+
+@async_test
 async def test_max_tokens_counts_from_the_context() -> None:
     async with target() as worker:
         text = await plain(worker, 8)

@@ -30,6 +30,7 @@ _HYSTERESIS = 1.03
 _PRIOR_ROUNDS = 3.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
+_WITH_ANOTHER_STREAM = 2.0
 _SPENT_ON_ASKING = 0.1
 _SPENT_IN_VAIN = 0.02
 """Shares of plain decoding's time that go to asking a worker that has nothing: at first, and in the end at most."""
@@ -274,13 +275,14 @@ class AdaptivePlanner:
         """A worker that chooses was asked, which took so long, and had nothing worth its rows: no round came of it.
 
         Each time ever more tokens are decoded plainly before it is asked again, and the more, the longer asking takes.
+        To ask, a stream of plain decoding is ended, and to go on another is begun, which takes as long again.
         """
         plain = times.steps.plain()
-        lost = seconds / plain
+        lost = _WITH_ANOTHER_STREAM * seconds / plain
         trying = self._pace.seconds_a_token(plain) >= plain
         self._pair.earn(-lost)
         self._pair.acceptance.rounds += 1
-        self._pace.observe(1, plain + seconds)
+        self._pace.observe(1, plain * (1.0 + lost))
         self._promising = False
         self._had_nothing = True
         wait = lost / _SPENT_ON_ASKING * 2.0 ** min(self._empty, 8)

@@ -203,6 +203,7 @@ def test_configurations_that_transformers_does_not_know_or_cannot_read(files: Mo
     for change, message in (
         ({"model_type": "llama9"}, "the model type 'llama9', which transformers .* choose engine vllm"),
         ({"num_hidden_layers": "two"}, "config.json could not be read: .*num_hidden_layers"),
+        ({"num_hidden_layers": -1}, "config.json says num_hidden_layers -1, which is not a positive number"),
         ({"model_type": 7}, "config.json could not be read"),
     ):
         path.write_text(json.dumps({**described, **change}))

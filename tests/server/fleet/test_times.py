@@ -47,6 +47,15 @@ def test_rows_of_other_streams_move_along_the_curve() -> None:
     assert times.verify(5) == pytest.approx(0.052, rel=0.02), "5 rows of ours and 3 of others"
 
 
+def test_the_price_of_no_draft_is_plain_decodings() -> None:
+    times = StepTimes(CURVE)
+    for _ in range(50):
+        times.observe_plain(pass_rows=1, seconds=0.030)
+        times.observe_verify(own_rows=1, pass_rows=1, worker_seconds=0.030, seconds=0.080)
+    assert times.prices(3)[0] == times.plain() < 0.04
+    assert times.prices(3)[1:] == [times.verify(2), times.verify(3), times.verify(4)]
+
+
 def test_rounds_since_plain_decoding_are_counted() -> None:
     times = StepTimes(CURVE)
     times.observe_verify(1, 1, 0.03, 0.03)

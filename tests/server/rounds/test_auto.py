@@ -115,3 +115,24 @@ def test_a_draft_of_several_drafters_is_counted_by_each() -> None:
     assert rounds
     assert rounds[0].by_source(2) == [("lookup", 1, 1), ("model", 2, 1)]
     assert rounds[0].by_source(0) == [("lookup", 1, 0), ("model", 2, 0)]
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+def test_a_worker_that_has_nothing_is_asked_again_later(adaptive: bool) -> None:
+    """Meanwhile the target decodes plainly; a client that fixed γ gets its rounds, and has it asked for each."""
+
+    async def main() -> None:
+        target, draft = FakeWorker("target"), choosing(FakeWorker("draft"))
+        draft.always = lambda answer: {**answer, "candidates": [], "planned": 0, "source": AUTO}
+        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+            asked = replace(request(adaptive=adaptive), max_tokens=40)
+            assert tokens(await collect(fleet, asked)) == expected(40)
+        drafts = [call for _, call in draft.calls if call.draft_tokens]
+        verified = [path for path, _ in target.calls if path == "/v1/verify"]
+        if adaptive:
+            assert len(verified) == 1, "the first token, while the prompt is read"
+            assert 1 <= len(drafts) < 39
+        else:
+            assert (len(verified), len(drafts)) == (39, 38), "all but the first token, and the last, which has no draft"
+
+    asyncio.run(main())

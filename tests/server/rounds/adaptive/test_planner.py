@@ -12,7 +12,7 @@ from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
-from server.rounds.adaptive.planner import FixedPlanner, PairState, RoundOutcome
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, Times
 from tests.server.rounds.adaptive.simulator import World, adaptive, decode, speed_up
 
 BAD: dict[str, dict[str, Any]] = {
@@ -189,6 +189,31 @@ def test_step_times_follow_the_load() -> None:
         steps.observe_plain(9, 0.12)
     assert steps.plain() == pytest.approx(0.12, rel=0.02), "what was measured goes before what was concluded"
     assert steps.verify(4) == pytest.approx(0.25, rel=0.02)
+
+
+@pytest.mark.parametrize(("call", "most", "least"), [(0.03, 100, 12), (0.2, 30, 3), (1.0, 12, 2)])
+def test_the_more_asking_takes_the_seldomer_a_worker_that_has_nothing_is_asked(
+    call: float, most: int, least: int
+) -> None:
+    """`call`: in tokens of plain decoding. Of 256 tokens few are lost, and in the end it is asked all the same."""
+    steps = StepTimes([StepTime(rows=rows, seconds=0.03 * rows) for rows in (1, 2, 32)])
+    planner, times = AdaptivePlanner(PairState(), 5, 8, 1, worker_chooses=True), Times(steps, DraftTimes([]))
+    came = asked = 0
+    while came < 256:
+        plan = planner.plan(times)
+        if plan.draft_tokens:
+            assert plan.worker_chooses
+            asked += 1
+            planner.observe_nothing(call * 0.03, times)
+            assert not planner.plan(times).draft_tokens, "a token has to come first"
+            planner._had_nothing = True
+            continue
+        for _ in range(plan.plain_tokens):
+            steps.observe_plain(1, 0.03)
+            planner.observe_plain(1)
+            came += 1
+    assert least <= asked <= most
+    assert asked * call < 14.0
 
 
 def test_one_hiccup_hardly_moves_a_time() -> None:
