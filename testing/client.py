@@ -106,6 +106,12 @@ class Client:
             else self._whole("/v1/completions", body)
         )
 
+    def tokenize(self, **body: Any) -> list[int]:
+        """The ids of a `prompt`, or of `messages` in the model's chat template. Raises httpx.HTTPStatusError."""
+        answer = self._http.post("/tokenize", json={"model": self.model, **body})
+        found: list[int] = answer.raise_for_status().json()["tokens"]
+        return found
+
     def metrics(self, url: str | None = None) -> dict[str, float]:
         """The samples of a /metrics page, labels as Prometheus writes them: 'name{a="b"}' → value."""
         page = self._get(f"{url or self.url}/metrics").text
