@@ -154,7 +154,9 @@ class Stack:
         device: Path | None = None,
         **settings: Any,
     ) -> Process:
-        """A worker with these settings whose passes last as long (testing/slow_worker.py)."""
+        """A worker with these settings whose passes last as long (testing/slow_worker.py): a draft of single passes."""
+        if role == "draft":
+            settings = {"chains": "off", **settings}  # a chain of several tokens is one call, no slower than it is
         variables = {"SLOW_PASS_MS": str(pass_ms), "SLOW_ROW_MS": str(row_ms)}
         if device is not None:
             variables["SLOW_DEVICE"] = str(device)
