@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from engines.bundled import BUNDLED_DRAFT
+from config.pairs import BUNDLED_DRAFT
 from testing.client import Answer, Client
 from testing.models import bundled
 from testing.processes import Process, Stack

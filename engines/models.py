@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engines.bundled import BUNDLED_DRAFT, BUNDLED_DRAFT_FOLDER, BUNDLED_MODEL, bundled_folder, is_bundled
+from config.pairs import BUNDLED, BUNDLED_DRAFT, is_bundled
+from engines.bundled import BUNDLED_DRAFT_FOLDER, bundled_folder
 from engines.errors import ModelError
 from engines.gguf.convert import converted
 from engines.gguf.reader import first_parts, model_name
@@ -50,9 +51,9 @@ def resolve_model(
         ModelError: if there is no such model, or it may not be loaded.
     """
     if is_bundled(name):
-        return ModelFiles(BUNDLED_MODEL, bundled_folder(progress))
+        return ModelFiles(BUNDLED, bundled_folder(progress))
     if name.lower() == BUNDLED_DRAFT:
-        return ModelFiles(BUNDLED_DRAFT, BUNDLED_DRAFT_FOLDER, resolve_model(BUNDLED_MODEL, progress=progress))
+        return ModelFiles(BUNDLED_DRAFT, BUNDLED_DRAFT_FOLDER, resolve_model(BUNDLED, progress=progress))
     path = Path(name).expanduser()
     if path.is_file():
         if path.suffix != ".gguf":

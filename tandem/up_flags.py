@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from basics.machine import available_cores
 from basics.names import LOOKUP
-from config.pairs import full_id, pair_for
+from config.pairs import BUNDLED_DRAFT, Pair, full_id, is_bundled, pair_for
 from config.roles import ROLES, DraftSettings, Role, ServeSettings, TargetSettings
 from config.settings import Loaded, SettingsError, load
 from tandem.addresses import service_url
@@ -79,7 +79,8 @@ def settings_for_up(given: Mapping[str, Any], file: Path | None) -> UpSettings:
 
     pair = pair_for(target.model)
     draft = load_role("draft", DraftSettings)
-    flags["draft"]["model"] = full_id(draft.settings.model) if "model" in draft.origins else pair.draft
+    named = "model" in draft.origins
+    flags["draft"]["model"] = full_id(draft.settings.model) if named else _draft_of(pair, target, draft.settings)
     if "threads" not in draft.origins:
         is_lookup = flags["draft"]["model"] == LOOKUP
         flags["draft"]["threads"] = "1" if is_lookup else str(max(1, available_cores() // 2))
@@ -98,6 +99,15 @@ def settings_for_up(given: Mapping[str, Any], file: Path | None) -> UpSettings:
     _refuse_one_port_for_two(serve, draft_settings, target)
     arguments = {role: _arguments(values) for role, values in flags.items()}
     return UpSettings(serve=serve, draft=draft_settings, target=target, arguments=arguments)
+
+
+def _draft_of(pair: Pair, target: TargetSettings, draft: DraftSettings) -> str:
+    """The pair's; for the bundled model the draft trained for its weights, which runs on torch.
+
+    On llama.cpp a few rows cost a CPU nearly as much as so many passes, so that it would not pay there anyhow.
+    """
+    on_torch = {target.engine, draft.engine} <= {"auto", "torch"}
+    return BUNDLED_DRAFT if is_bundled(target.model) and on_torch else pair.draft
 
 
 def _refuse_one_port_for_two(serve: ServeSettings, draft: DraftSettings, target: TargetSettings) -> None:

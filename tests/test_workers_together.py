@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from config.pairs import BUNDLED_DRAFT
 from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
-from engines.bundled import BUNDLED_DRAFT, bundled_gguf
+from engines.bundled import bundled_gguf
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
 from server.rounds.loop import Planner

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from basics.machine import free_host_bytes, gib
-from engines.bundled import BUNDLED_MODEL, bundled_gguf, is_bundled
+from config.pairs import BUNDLED, is_bundled
+from engines.bundled import bundled_gguf
 from engines.errors import ModelError
 from engines.gguf.header import Header, read_header
 from engines.gguf.reader import Metadata, first_parts, model_name, parts_of
@@ -82,7 +83,7 @@ def find_gguf(name: str, progress: Callable[[str], None]) -> GgufFile:
         ModelError: naming the file, for what is not there, not whole, or no language model.
     """
     if is_bundled(name):
-        return _looked_over(BUNDLED_MODEL, bundled_gguf(progress))
+        return _looked_over(BUNDLED, bundled_gguf(progress))
     path = Path(name).expanduser()
     if path.is_dir():
         files = first_parts(sorted(path.glob("*.gguf")))

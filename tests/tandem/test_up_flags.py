@@ -15,13 +15,27 @@ from tandem.up import services
 from tandem.up_flags import settings_for_up
 
 
-def test_the_default_is_the_bundled_model_with_lookup() -> None:
+def test_the_default_is_the_bundled_model_with_its_own_draft() -> None:
     settings = settings_for_up({}, None)
     assert settings.target.model == "SmolLM2-135M-Instruct"
-    assert settings.draft.model == "lookup"
+    assert settings.draft.model == "bundled-draft"
     assert settings.serve.draft_tokens == 5
     assert settings.serve.target_urls == ["http://127.0.0.1:8002"]
     assert settings.serve.draft_urls == ["http://127.0.0.1:8001"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"engine": "llama_cpp"},
+        {"engine": "vllm"},
+        {"target": "HuggingFaceTB/SmolLM2-135M-Instruct"},
+        {"target": "./SmolLM2-135M-Instruct"},
+        {"target": "SmolLM2-135M-Instruct.Q8_0.gguf"},
+    ],
+)
+def test_other_copies_and_engines_do_not_get_the_bundled_draft(given: dict[str, Any]) -> None:
+    assert settings_for_up(given, None).draft.model == "lookup"
 
 
 def test_a_target_alone_picks_its_draft_and_gamma() -> None:
