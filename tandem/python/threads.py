@@ -6,13 +6,42 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tandem.python.errors import Misuse
 
 T = TypeVar("T")
 
 _CANCEL_SECONDS = 15.0
+
+
+class _Call(Generic[T]):
+    """One coroutine's way through a loop; `start` and `cancel` are for that loop, in this order."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        self.work = work
+        self.done: Future[T] = Future()
+        self._loop = loop
+        self._task: asyncio.Task[T] | None = None
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self.work)
+        self._task.add_done_callback(self._ended)
+
+    def cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        else:  # its caller was interrupted before it was handed over
+            self.work.close()
+            self.done.set_exception(Misuse("closed before it was at work"))
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            self.done.set_exception(Misuse("closed while it was at work"))
+        elif (error := task.exception()) is not None:
+            self.done.set_exception(error)
+        else:
+            self.done.set_result(task.result())
 
 
 class LoopThread:
@@ -26,13 +55,13 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of `work`. What interrupts the wait, Ctrl-C among it, cancels `work` and waits for its end."""
-        done, cancel = self._start(work)
-        try:
-            return done.result()
+        call = _Call(self._loop, work)
+        try:  # from before it is started: Ctrl-C may come in between
+            self._start(call)
+            return call.done.result()
         except BaseException:
-            if not done.done():
-                self._soon(cancel)
-                wait([done], timeout=_CANCEL_SECONDS)
+            if not call.done.done() and self._soon(call.cancel):
+                wait([call.done], timeout=_CANCEL_SECONDS)
             raise
 
     def begin(self, work: Coroutine[Any, Any, Any], then_end: bool = False) -> None:
@@ -40,10 +69,11 @@ class LoopThread:
         if self.ended:
             work.close()
             return
-        done, _ = self._start(work)
+        call = _Call(self._loop, work)
+        self._start(call)
         if then_end:
             self.ended = True
-            done.add_done_callback(lambda _: self._loop.call_soon(self._loop.stop))
+            call.done.add_done_callback(lambda _: self._loop.call_soon(self._loop.stop))
 
     def end(self) -> None:
         """Stop the loop, whatever still runs on it is cancelled, and wait for the thread's end."""
@@ -67,31 +97,10 @@ class LoopThread:
             self.ended = True
             self._loop.close()
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> tuple[Future[T], Callable[[], None]]:
-        done: Future[T] = Future()
-        tasks: list[asyncio.Task[T]] = []
-
-        def ended(task: asyncio.Task[T]) -> None:
-            if task.cancelled():
-                done.set_exception(Misuse("closed while it was at work"))
-            elif (error := task.exception()) is not None:
-                done.set_exception(error)
-            else:
-                done.set_result(task.result())
-
-        def start() -> None:
-            task = self._loop.create_task(work)
-            tasks.append(task)
-            task.add_done_callback(ended)
-
-        def cancel() -> None:
-            for task in tasks:
-                task.cancel()
-
-        if not self._soon(start):
-            work.close()
+    def _start(self, call: _Call[Any]) -> None:
+        if not self._soon(call.start):
+            call.work.close()
             raise Misuse("closed already: make a new one")
-        return done, cancel
 
     def _soon(self, call: Callable[[], Any]) -> bool:
         """Whether the loop still takes calls."""
