@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -23,6 +24,15 @@ def speller(document: dict[str, Any], tokens: Collection[str]) -> Callable[[str]
         return _byte_fallback
     model = document.get("model", {}).get("type")
     raise UnsupportedTokenizer(f"a byte-level or byte-fallback tokenizer is needed, this one is {model}")
+
+
+def has_bytes(tokenizer_json: str, tokens: Collection[str]) -> bool:
+    """Whether there is a `speller` for it."""
+    try:
+        speller(json.loads(tokenizer_json), tokens)
+    except UnsupportedTokenizer:
+        return False
+    return True
 
 
 def parts_of(part: dict[str, Any]) -> list[dict[str, Any]]:

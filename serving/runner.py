@@ -143,4 +143,8 @@ def settle_heap() -> None:
     """
     gc.collect()
     gc.freeze()
+    collect_seldom()
+
+
+def collect_seldom() -> None:
     gc.set_threshold(_GC_THRESHOLD, 10, 10)

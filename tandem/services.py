@@ -11,7 +11,7 @@ from pathlib import Path
 from config.roles import DraftSettings, ServeSettings, TargetSettings
 from config.settings import UnusableFile
 from serving.logs import set_up_logging
-from serving.runner import HttpServer, settle_heap
+from serving.runner import HttpServer, collect_seldom, settle_heap
 from serving.tracing import set_up_tracing, stop_tracing
 from tandem.addresses import is_loopback, listening_fault
 
@@ -99,6 +99,7 @@ def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:
     from engines.table import engine_of
     from engines.torch.environment import prepare_environment
 
+    collect_seldom()  # imports make no garbage, and looking for it takes a fifth of their time
     set_up_logging(settings.log_level, settings.log_format)
     if not settings.worker_token:
         warn_if_public(settings.host, "this worker", "set TANDEM_WORKER_TOKEN, here and on the gateway")

@@ -7,7 +7,8 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Collection
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, get_args
 
 from protocol.errors import DeadlineExceeded, QueueFull
@@ -34,7 +35,10 @@ class Grammars:
     """
 
     def __init__(self, compiler: GrammarCompiler | None = None) -> None:
-        self._compiler = compiler
+        self._made: Future[GrammarCompiler] | None = None
+        if compiler is not None:
+            self._made = Future()
+            self._made.set_result(compiler)
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="grammar")
         self._waiting = 0
         self._states: OrderedDict[int, tuple[Grammar, GrammarState]] = OrderedDict()
@@ -42,15 +46,13 @@ class Grammars:
     @classmethod
     def of_tokenizer(cls, tokenizer_json: str, logits_size: int, stop_token_ids: Collection[int]) -> Grammars:
         """Supports no grammar if the tokenizer's tokens have no definite bytes, or xgrammar is not installed."""
-        try:
-            from engines.grammar.compiler import GrammarCompiler
-        except ImportError as error:
-            logger.warning("no structured output: %s (pip install -e '.[grammar]')", error)
-            return cls()
         from engines.token_bytes import UnsupportedTokenizer
 
         try:
-            return cls(GrammarCompiler.from_tokenizer_json(tokenizer_json, logits_size, stop_token_ids))
+            return cls(_compiler_of(tokenizer_json, logits_size, stop_token_ids))
+        except ImportError as error:
+            logger.warning("no structured output: %s (pip install -e '.[grammar]')", error)
+            return cls()
         except UnsupportedTokenizer as error:
             logger.warning("no structured output: %s", error)
             return cls()
@@ -60,16 +62,32 @@ class Grammars:
         """`of_tokenizer`, of what a worker reports of its tokenizer."""
         return cls.of_tokenizer(tokenizer.tokenizer_json, tokenizer.vocabulary.logits_size, tokenizer.stop_token_ids)
 
+    @classmethod
+    def soon(cls, tokenizer: TokenizerInfo) -> Grammars:
+        """`of_info` for a tokenizer that is known to have definite bytes and a stop token: the compiler, which takes a
+        second or two, is made on a thread, and the first grammars wait for it."""
+        if find_spec("xgrammar") is None:
+            return cls.of_info(tokenizer)  # which says what to install
+        grammars = cls()
+        grammars._made = grammars._threads.submit(_told_compiler_of, tokenizer)
+        return grammars
+
     @property
     def types(self) -> list[GrammarType]:
-        return list(get_args(GrammarType)) if self._compiler is not None else []
+        return list(get_args(GrammarType)) if self._made is not None else []
+
+    @property
+    def _compiler(self) -> GrammarCompiler | None:
+        """None as long as it is not made."""
+        made = self._made
+        return made.result() if made is not None and made.done() and not _failed(made) else None
 
     async def compile(self, grammar: Grammar, deadline: float = float("inf")) -> CompiledGrammar:
         """`deadline` is on time.monotonic's clock. Raises GrammarError, QueueFull, DeadlineExceeded."""
-        compiler = self._compiler
-        if compiler is None:
+        if self._made is None:
             raise RuntimeError("a grammar must be checked against `types` first")
-        known = compiler.known(grammar)
+        compiler = self._compiler
+        known = compiler.known(grammar) if compiler is not None else None
         if known is not None:
             return known
         if self._waiting >= _MAX_WAITING:
@@ -78,6 +96,8 @@ class Grammars:
         try:
             left = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
             async with asyncio.timeout(left):
+                if compiler is None:
+                    compiler = await asyncio.shield(asyncio.wrap_future(self._made))
                 return await asyncio.get_running_loop().run_in_executor(self._threads, compiler.compile, grammar)
         except TimeoutError:
             raise DeadlineExceeded("the grammar was not compiled in time", "deadline_ms") from None
@@ -137,3 +157,21 @@ class Grammars:
         self._threads.shutdown(wait=False, cancel_futures=True)
         if self._compiler is not None:
             self._compiler.close()
+
+
+def _compiler_of(tokenizer_json: str, logits_size: int, stop_token_ids: Collection[int]) -> GrammarCompiler:
+    from engines.grammar.compiler import GrammarCompiler
+
+    return GrammarCompiler.from_tokenizer_json(tokenizer_json, logits_size, stop_token_ids)
+
+
+def _told_compiler_of(tokenizer: TokenizerInfo) -> GrammarCompiler:
+    try:
+        return _compiler_of(tokenizer.tokenizer_json, tokenizer.vocabulary.logits_size, tokenizer.stop_token_ids)
+    except Exception:
+        logger.exception("no structured output: requests with a grammar will fail")
+        raise
+
+
+def _failed(made: Future[GrammarCompiler]) -> bool:
+    return made.cancelled() or made.exception() is not None

@@ -22,11 +22,15 @@ from engines.llama_cpp.library import Library
 from engines.llama_cpp.remembered import binaries, code_of
 from engines.llama_cpp.vocabulary import check_tokenizer
 from engines.models import ModelFiles
+from engines.token_bytes import has_bytes
 from engines.tokenizer import special_token_ids, tokenizer_info
 from protocol.worker_info import TokenizerInfo
 
 _LIBRARIES = ("tokenizers", "transformers")
-_SOURCES = (Path(__file__).parent, Path(of_gguf.__file__).parent, Path(__file__).parents[1] / "tokenizer.py")
+_ENGINES = Path(__file__).parents[1]
+_SOURCES = (
+    Path(__file__).parent, Path(of_gguf.__file__).parent, _ENGINES / "tokenizer.py", _ENGINES / "token_bytes.py",
+)  # fmt: skip
 
 
 class KnownTokenizer(BaseModel):
@@ -34,6 +38,8 @@ class KnownTokenizer(BaseModel):
 
     info: TokenizerInfo
     special_token_ids: list[int]
+    takes_grammars: bool
+    """Given xgrammar: its tokens have definite bytes, and one of them is a stop token."""
 
 
 def kept_tokenizer(lib: Library, found: GgufFile) -> KnownTokenizer | None:
@@ -70,7 +76,9 @@ def _build(found: GgufFile, model: LoadedGguf, context_length: int) -> KnownToke
     check_tokenizer(model, tokenizer, found.file.name)
     files = ModelFiles(found.id, found.file.parent)
     info = tokenizer_info(files, tokenizer, stop_ids=stops, logits_size=model.num_ids, context_length=context_length)
-    return KnownTokenizer(info=info, special_token_ids=special_token_ids(tokenizer))
+    bytes_known = has_bytes(info.tokenizer_json, tokenizer.get_vocab())
+    takes_grammars = bytes_known and any(0 <= stop < model.num_ids for stop in info.stop_token_ids)
+    return KnownTokenizer(info=info, special_token_ids=special_token_ids(tokenizer), takes_grammars=takes_grammars)
 
 
 def _read(place: Path) -> KnownTokenizer | None:

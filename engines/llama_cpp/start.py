@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from basics.machine import available_cores
 from config.workers import WorkerConfig
@@ -27,7 +24,6 @@ from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopMod
 from protocol.worker_info import Capabilities
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
 
 PASS_TOKENS = 2048
 SPARE_CELLS = 1024
@@ -49,8 +45,6 @@ def load_engine(
     lib = library()
     progress(f"loading {found.id}")
     kept = kept_tokenizer(lib, found)
-    # Python's work, while llama.cpp allocates and clears its cells
-    grammars = _beside(partial(Grammars.of_info, kept.info)) if kept is not None else None
     runner, options, exact = load_runner(lib, found, config)
     model = runner.context.model
     tokenizer = known_tokenizer(found, model, runner.slot_length, kept)
@@ -65,22 +59,9 @@ def load_engine(
         special_token_ids=tokenizer.special_token_ids,
         batch_invariant=exact,
     )
-    made = grammars.result() if grammars is not None else None
-    return start_engine(loaded, config, role, capabilities, on_pass, on_death, progress, grammars=made)
-
-
-def _beside(make: Callable[[], T]) -> Future[T]:
-    """`make` on a thread of its own, which nobody waits for if loading fails."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(make())
-        except Exception as error:  # noqa: BLE001 - raised where the result is asked for
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="tandem-grammars", daemon=True).start()
-    return future
+    # A later start is not kept waiting for them: only requests that have a grammar are.
+    grammars = Grammars.soon if kept is not None and kept.takes_grammars else Grammars.of_info
+    return start_engine(loaded, config, role, capabilities, on_pass, on_death, progress, make_grammars=grammars)
 
 
 def load_runner(lib: Library, found: GgufFile, config: WorkerConfig) -> tuple[Runner, Options, bool]:

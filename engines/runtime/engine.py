@@ -77,18 +77,17 @@ def start_engine(
     on_death: Callable[[str], None],
     progress: Callable[[str], None],
     chains: Callable[[], Chains | None] = lambda: None,
-    grammars: Grammars | None = None,
+    make_grammars: Callable[[TokenizerInfo], Grammars] = Grammars.of_info,
 ) -> LoopModel:
     """Measure a loaded model, prepare its grammars and start the loop; `progress` is called with what is being done.
 
-    `chains` is called once the model has been measured. `grammars`: those of its tokenizer, if they are prepared.
+    `chains` and `make_grammars` are called once the model has been measured, which what they begin would disturb.
     """
     runner, tokenizer = model.runner, model.tokenizer
     progress(f"measuring {model.id}")
     step_seconds = measure_step_seconds(runner)
-    if grammars is None:
-        progress(f"preparing grammars for {model.id}")
-        grammars = Grammars.of_info(tokenizer)
+    progress(f"preparing grammars for {model.id}")
+    grammars = make_grammars(tokenizer)
     slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000, reusable=runner.reusable)
     drawn_as_chains = chains()
     loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass, drawn_as_chains, on_death)

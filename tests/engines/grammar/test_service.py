@@ -15,6 +15,7 @@ from engines.grammar.service import Grammars
 from engines.grammar.state import GrammarState
 from protocol.errors import DeadlineExceeded, QueueFull
 from protocol.messages import Grammar
+from testing.vocabularies import tokenizer_info
 from testing.wire import async_test
 
 YES = Grammar(type="choice", value='["yes", "no"]', start=0)
@@ -92,6 +93,51 @@ def test_without_a_compiler_nothing_is_supported(tokenizer: Tokenizer) -> None:
     assert Grammars().types == []
     assert len(Grammars.of_tokenizer(tokenizer.to_str(), 500, [0]).types) == 6
     assert Grammars.of_tokenizer(tokenizer.to_str(), 500, []).types == [], "no stop token to end on"
+
+
+@async_test
+async def test_a_compiler_that_is_still_made_is_promised_and_waited_for(
+    compiler: GrammarCompiler, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = threading.Event()
+    monkeypatch.setattr(service, "_compiler_of", lambda *given: (gate.wait(20), compiler)[1])
+    grammars = Grammars.soon(tokenizer_info(tokenizer, eos="<|end|>"))
+    assert grammars.types == Grammars(compiler).types
+    assert grammars.at_once(YES, 1) is None
+    with pytest.raises(DeadlineExceeded):
+        await grammars.state(YES, 1, time.monotonic() + 0.01)
+    waiting = asyncio.create_task(grammars.state(YES, 1))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    gate.set()
+    assert await waiting is grammars.at_once(YES, 1) is not None
+    grammars.close()
+
+
+@async_test
+async def test_a_compiler_that_cannot_be_made_later_fails_each_grammar_and_nothing_else(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> GrammarCompiler:
+        raise OSError("xgrammar's library does not load")
+
+    monkeypatch.setattr(service, "_compiler_of", broken)
+    grammars = Grammars.soon(tokenizer_info(tokenizer, eos="<|end|>"))
+    for _ in range(2):
+        with pytest.raises(OSError, match="does not load"):
+            await grammars.state(YES, 1)
+    assert grammars.at_once(YES, 1) is None
+    assert await grammars.state(None, 1) is None
+    grammars.close()
+
+
+def test_without_xgrammar_nothing_is_promised(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> GrammarCompiler:
+        raise ImportError("No module named 'xgrammar'")
+
+    monkeypatch.setattr(service, "find_spec", lambda name: None)
+    monkeypatch.setattr(service, "_compiler_of", missing)
+    assert Grammars.soon(tokenizer_info(tokenizer, eos="<|end|>")).types == []
 
 
 def test_a_mask_without_some_tokens(compiler: GrammarCompiler, tokenizer: Tokenizer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,11 @@ import pytest
 from config.workers import TargetWorkerConfig
 from engines.errors import BatchInvarianceError, ModelError
 from engines.gguf import tokenizer as of_gguf
+from engines.grammar import service
 from engines.llama_cpp import files, library, start
 from engines.llama_cpp.start import load_engine
 from engines.runtime.engine import LoopModel
+from protocol.messages import Grammar
 from target_worker.engine import capabilities
 from target_worker.strategies import STRATEGIES
 from testing.tiny_models import make_tiny_model
@@ -119,6 +123,36 @@ def test_a_tokenizer_is_built_once_for_a_file(file: Path, tmp_path: Path, monkey
     other.write_bytes(file.read_bytes().replace(b"tokenizer.ggml.pre", b"tokenizer.ggml.pr3", 1))
     with pytest.raises(ModelError, match="tokenizer"):
         load(other)
+
+
+def test_a_later_start_does_not_wait_for_grammars_and_tells_the_same_of_them(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path))
+    first = load(file)
+    assert first.info.capabilities.grammar_types
+    first.close(5)
+    gate = threading.Event()
+    real = service._compiler_of
+    monkeypatch.setattr(service, "_compiler_of", lambda *given: (gate.wait(20), real(*given))[1])
+    later = load(file)
+    assert later.info.capabilities.grammar_types == first.info.capabilities.grammar_types
+    choice = Grammar(type="choice", value='["yes", "no"]', start=0)
+    assert later.grammars.at_once(choice, 1) is None
+    gate.set()
+    assert asyncio.run(later.grammars.state(choice, 1)) is not None
+    later.close(5)
+
+
+def test_without_a_stop_token_no_grammar_is_promised(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TANDEM_CACHE", str(tmp_path))
+    monkeypatch.setattr(of_gguf, "stop_ids", lambda *_: [])
+    for _ in range(2):
+        model = load(file)
+        assert model.info.capabilities.grammar_types == []
+        model.close(5)
 
 
 def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
