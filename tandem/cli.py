@@ -310,6 +310,18 @@ def train_draft(
     )
 
 
+@app.command("export-draft")
+def export_draft(
+    draft: Annotated[str, typer.Option(help="A draft that train-draft wrote, or bundled-draft.")],
+    out: Annotated[Path, typer.Option(help="Folder for the whole model.")],
+    gguf: Annotated[bool, typer.Option(help="Write draft.gguf there too; its target has to be a GGUF file.")] = False,
+) -> None:
+    """Write a trained draft as a model that vLLM and llama.cpp load (docs/train_a_draft.md)."""
+    from tandem.train import run_export_draft
+
+    sys.exit(run_export_draft(draft, out, gguf))
+
+
 def _print_version(asked: bool) -> None:
     if asked:
         version()

@@ -1,4 +1,4 @@
-"""`tandem train-draft`: from the command line to the training room."""
+"""`tandem train-draft` and `export-draft`: from the command line to the training room."""
 
 from __future__ import annotations
 
@@ -58,6 +58,20 @@ def run_train_draft(
     )
     try:
         run(job, lambda message: print(f"tandem: {message}", file=sys.stderr, flush=True))
+    except (ModelError, TrainingError) as error:
+        print(f"tandem: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def run_export_draft(draft: str, out: Path, gguf: bool) -> int:
+    """Write it, saying on standard error what. The exit code: 1 where it can't be, with the reason."""
+    from engines.errors import ModelError
+    from training.errors import TrainingError
+    from training.whole import export_draft
+
+    try:
+        export_draft(draft, out, gguf, lambda message: print(f"tandem: {message}", file=sys.stderr, flush=True))
     except (ModelError, TrainingError) as error:
         print(f"tandem: {error}", file=sys.stderr)
         return 1

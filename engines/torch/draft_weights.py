@@ -50,21 +50,29 @@ class CutHead(nn.Module):
         return logits.index_copy_(-1, self.kept, said)
 
 
-def load_draft(files: ModelFiles, dtype: torch.dtype, device: torch.device, *, exact_rows: bool) -> Any:
+def load_draft(
+    files: ModelFiles, dtype: torch.dtype, device: torch.device, *, exact_rows: bool, whole_head: bool = False
+) -> Any:
     """The draft in `files.folder` with what it lacks from `files.parts`, a transformers model.
 
     On a CPU int8 weights stay int8, unless `exact_rows` asks that a row's numbers do not depend on the rows beside it.
+    `whole_head`: with all of the target's ids, whatever the draft was trained to say.
     Raises ModelError: for a target whose embeddings are others, or weights that don't fit the configuration.
     """
     assert files.parts is not None
     try:
-        return _assembled(files, files.parts, dtype, device, exact_rows)
+        return _assembled(files, files.parts, dtype, device, exact_rows, whole_head)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise ModelError(f"{files.id}: could not be loaded: {error}") from error
 
 
 def _assembled(
-    files: ModelFiles, target: ModelFiles, dtype: torch.dtype, device: torch.device, exact_rows: bool
+    files: ModelFiles,
+    target: ModelFiles,
+    dtype: torch.dtype,
+    device: torch.device,
+    exact_rows: bool,
+    whole_head: bool,
 ) -> Any:
     description = own_parts(files.folder)
     config = transformers.AutoConfig.from_pretrained(files.folder, trust_remote_code=False)
@@ -81,6 +89,8 @@ def _assembled(
     with safe_open(files.folder / WEIGHTS, framework="pt") as file:
         stored = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (safe_open is no mapping)
     kept = stored.pop(KEPT, None)
+    if whole_head:
+        kept = None
     whole = theirs.get(head_name, theirs[embedding_name])
     bias = theirs.get(head_name.replace("weight", "bias"))
     own = {
