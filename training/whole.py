@@ -16,6 +16,7 @@ from transformers.utils import logging
 
 from config.pairs import is_bundled
 from engines.bundled import bundled_gguf
+from engines.gguf.tensors import PAIRED, name_table, paired
 from engines.models import ModelFiles, resolve_model
 from engines.own_parts import own_parts
 from engines.torch.draft_weights import load_draft
@@ -23,8 +24,8 @@ from training.errors import TrainingError
 
 GGUF = "draft.gguf"
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
-"""GGUF's names of the types whose tensors llama.cpp's converter leaves as they are, but for heads (`_turned`)."""
-_PAIRED = re.compile(r"model\.layers\.\d+\.self_attn\.(?P<which>[qk])_proj\.(weight|bias)")
+"""GGUF's names of the types whose tensors llama.cpp's converter leaves as they are, but for heads (PAIRED)."""
+_TURNED = re.compile(r"model\.layers\.\d+\.self_attn\.(?P<which>[qk])_proj\.(weight|bias)")
 _OF_THE_TARGET = re.compile(
     r"(general\.(name|basename|size_label|file_type|quantization_version|architecture)|GGUF)\b.*"
 )
@@ -103,11 +104,8 @@ def _write_gguf(file: Path, model: Any, name: str, source: Path) -> None:
 
 def _tensors(model: Any, architecture: str) -> Iterator[tuple[str, NDArray[np.float32]]]:
     """The model's weights by GGUF's names; a tied head is left out."""
-    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
-
     config = model.config
-    known = next(key for key, name in MODEL_ARCH_NAMES.items() if name == architecture)
-    table = get_tensor_name_map(known, config.num_hidden_layers)
+    table = name_table(architecture, config.num_hidden_layers)
     for name, tensor in model.state_dict().items():
         if config.tie_word_embeddings and name == "lm_head.weight":
             continue
@@ -116,15 +114,8 @@ def _tensors(model: Any, architecture: str) -> Iterator[tuple[str, NDArray[np.fl
         if translated is None:
             raise TrainingError(f"{name} has no name in GGUF files of architecture {architecture}")
         values = np.ascontiguousarray(tensor.float().numpy())
-        paired = _PAIRED.fullmatch(name)
-        if paired is not None and architecture == "llama":
-            heads = config.num_attention_heads if paired["which"] == "q" else config.num_key_value_heads
-            values = _turned(values, heads)
+        turned = _TURNED.fullmatch(name)
+        if turned is not None and architecture in PAIRED:
+            heads = config.num_attention_heads if turned["which"] == "q" else config.num_key_value_heads
+            values = np.ascontiguousarray(paired(values, heads))
         yield f"{translated}.{ending}", values
-
-
-def _turned(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
-    """llama.cpp's order of a head's rows, in which those that are rotated together lie beside each other."""
-    half = values.shape[0] // heads // 2
-    turned = values.reshape(heads, 2, half, *values.shape[1:]).swapaxes(1, 2)
-    return np.ascontiguousarray(turned.reshape(values.shape))

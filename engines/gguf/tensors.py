@@ -23,7 +23,7 @@ _NORM = re.compile(r"(^|\.)\w*norm\.weight$")
 # Rotary frequencies, computed from the configuration; what divides them became part of it.
 _IN_CONFIGURATION = re.compile(r"rope_freqs\.weight|rope_factors_(short|long)\.weight|blk\.\d+\.attn_rot_embd\.weight")
 # Architectures whose queries and keys llama.cpp rotates in pairs (2i, 2i + 1), not (i, i + half).
-_PAIRED = frozenset({"llama", "granite"})
+PAIRED = frozenset({"llama", "granite"})
 # Those whose norms are written with the one added that the model adds to its weights.
 _ONE_ADDED = frozenset({"gemma", "gemma2", "gemma3"})
 
@@ -67,10 +67,7 @@ class _Weights:
     """Looks up weights, and remembers which tensors of the file were used, and for what."""
 
     def __init__(self, model: GgufModel, arch: str, config: Any) -> None:
-        from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
-
-        known = next(key for key, name in MODEL_ARCH_NAMES.items() if name == arch)
-        self._table = get_tensor_name_map(known, config.num_hidden_layers)
+        self._table = name_table(arch, config.num_hidden_layers)
         self._model, self._arch, self._config = model, arch, config
         self.used: set[str] = set()
         self.names: dict[str, str] = {}
@@ -98,7 +95,7 @@ class _Weights:
         self.used.add(name)
         values = self._model.values(name)
         turned = _TURNED.fullmatch(name)
-        if turned is not None and self._arch in _PAIRED:
+        if turned is not None and self._arch in PAIRED:
             heads = self._config.num_attention_heads if turned["which"] == "q" else self._config.num_key_value_heads
             if values.shape[0] % (2 * heads):
                 raise ModelError(f"tensor {name} has {values.shape[0]} rows, which {heads} heads don't share")
@@ -117,7 +114,21 @@ class _Weights:
         return self._take(stacked)
 
 
+def name_table(arch: str, layers: int) -> Any:
+    """The library's table of an architecture's names: `get_name` of transformers' is GGUF's, or None."""
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+
+    known = next(key for key, name in MODEL_ARCH_NAMES.items() if name == arch)
+    return get_tensor_name_map(known, layers)
+
+
+def paired(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
+    """llama.cpp's order of a head's rows, which has those that are rotated together beside each other."""
+    half = values.shape[0] // heads // 2
+    return values.reshape(heads, 2, half, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
+
+
 def _unpaired(values: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:
-    """Undo llama.cpp's order of a head's rows, which has those that are rotated together beside each other."""
+    """Undo `paired`."""
     half = values.shape[0] // heads // 2
     return values.reshape(heads, half, 2, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
