@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -68,11 +68,6 @@ class Cells:
     def parked(self) -> Collection[int]:
         """The slots whose keys and values lie outside."""
         return self._parked.keys()
-
-    def begin(self, slots: Iterable[int]) -> None:
-        """A pass begins that goes on in these slots."""
-        for slot in slots:
-            self.hold(slot)
 
     def hold(self, slot: int) -> None:
         """The slot is in use: have its cells in the context if they were parked."""

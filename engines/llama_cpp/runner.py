@@ -51,7 +51,8 @@ class Runner:
                 held = self.cells.lengths[row.slot]
                 raise ValueError(f"slot {row.slot} holds {held} tokens: nothing can follow at {row.start}")
             self.cells.cut(row.slot, row.start)
-        self.cells.begin(row.slot for row in rows)
+        for row in rows:
+            self.cells.hold(row.slot)
         self.cells.make_room(sum(len(row.token_ids) for row in rows))
         batch = FlatBatch()
         try:
