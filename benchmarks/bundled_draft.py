@@ -14,9 +14,8 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-from basics.machine import available_cores
-from basics.names import LOOKUP
 from benchmarks import report
+from tandem.up_flags import draft_threads
 from testing.client import Client
 from testing.models import BUNDLED, bundled
 from testing.processes import Stack
@@ -47,11 +46,6 @@ class Sums:
     @property
     def speed(self) -> float:
         return self.tokens / self.seconds
-
-
-def threads_of(draft: str) -> int:
-    """What `tandem up` gives a draft worker."""
-    return 1 if draft == LOOKUP else max(1, available_cores() // 2)
 
 
 def measure(clients: dict[str, Client], kind: str, temperature: float, options: argparse.Namespace) -> dict[str, Any]:
@@ -100,7 +94,7 @@ def main() -> None:
         target = stack.target(bundled() if options.target == BUNDLED else options.target)
         clients = {}
         for name in options.draft:
-            draft = stack.draft(name, f"draft-{name}", threads=threads_of(name))
+            draft = stack.draft(name, f"draft-{name}", threads=draft_threads(name))
             gateway = stack.gateway([target.url], [draft.url], f"gateway-{name}")
             clients[name] = Client(gateway.url, timeout=900)
         stack.wait_ready()

@@ -82,8 +82,7 @@ def settings_for_up(given: Mapping[str, Any], file: Path | None) -> UpSettings:
     named = "model" in draft.origins
     flags["draft"]["model"] = full_id(draft.settings.model) if named else _draft_of(pair, target, draft.settings)
     if "threads" not in draft.origins:
-        is_lookup = flags["draft"]["model"] == LOOKUP
-        flags["draft"]["threads"] = "1" if is_lookup else str(max(1, available_cores() // 2))
+        flags["draft"]["threads"] = str(draft_threads(flags["draft"]["model"]))
     if flags["draft"]["model"] == LOOKUP and "grammar_model" not in draft.origins:
         flags["draft"]["grammar_model"] = target.model
     draft_settings = load_role("draft", DraftSettings).settings
@@ -99,6 +98,11 @@ def settings_for_up(given: Mapping[str, Any], file: Path | None) -> UpSettings:
     _refuse_one_port_for_two(serve, draft_settings, target)
     arguments = {role: _arguments(values) for role, values in flags.items()}
     return UpSettings(serve=serve, draft=draft_settings, target=target, arguments=arguments)
+
+
+def draft_threads(model: str) -> int:
+    """What a draft worker gets beside a target on the same machine."""
+    return 1 if model == LOOKUP else max(1, available_cores() // 2)
 
 
 def _draft_of(pair: Pair, target: TargetSettings, draft: DraftSettings) -> str:
