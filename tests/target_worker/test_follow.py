@@ -54,16 +54,22 @@ class Held:
         return len(self.runner.passes) - self.before
 
 
-async def both(
-    worker: Target, draft: list[int], message: dict[str, Any], **fields: Any
-) -> tuple[Any, tuple[int, Any], int]:
-    """Round 0 with this draft, what follows it sent while its pass runs, and how many passes that took."""
+async def under_way(worker: Target, draft: list[int], **fields: Any) -> tuple[Held, asyncio.Future[Any]]:
+    """Round 0 with this draft, in its pass until `held.open` is set."""
     held = Held(worker)
     first = asyncio.ensure_future(
         worker.verify(ids=PROMPT, candidates=[{"token_ids": draft}], sampling=SAMPLING, **fields)
     )
     while not held.passes:
         await pause()
+    return held, first
+
+
+async def both(
+    worker: Target, draft: list[int], message: dict[str, Any], **fields: Any
+) -> tuple[Any, tuple[int, Any], int]:
+    """Round 0 with this draft, what follows it sent while its pass runs, and how many passes that took."""
+    held, first = await under_way(worker, draft, **fields)
     second = asyncio.ensure_future(worker.post("/v1/verify", request(**message)))
     for _ in range(20):
         await pause()
@@ -209,12 +215,7 @@ async def test_what_ends_the_round_before_ends_what_waits_for_it(how: str) -> No
 async def test_a_caller_that_leaves_takes_it_along() -> None:
     async with target() as worker:
         text = await plain(worker, 8)
-        held = Held(worker)
-        first = asyncio.ensure_future(
-            worker.verify(ids=PROMPT, candidates=[{"token_ids": text[:2]}], sampling=SAMPLING)
-        )
-        while not held.passes:
-            await pause()
+        held, first = await under_way(worker, text[:2])
         second = asyncio.ensure_future(worker.post("/v1/verify", request(**following((text[:3], text[3:6])))))
         for _ in range(20):
             await pause()
@@ -232,12 +233,7 @@ async def test_a_caller_that_leaves_takes_it_along() -> None:
 async def test_one_that_waits_too_long_is_a_408() -> None:
     async with target() as worker:
         text = await plain(worker, 8)
-        held = Held(worker)
-        first = asyncio.ensure_future(
-            worker.verify(ids=PROMPT, candidates=[{"token_ids": text[:2]}], sampling=SAMPLING)
-        )
-        while not held.passes:
-            await pause()
+        held, first = await under_way(worker, text[:2])
         message = request(**following((text[:3], text[3:6]), deadline_ms=30))
         status, answer = await worker.post("/v1/verify", message)
         assert (status, answer["error"]["code"]) == (408, "deadline_exceeded")
