@@ -36,12 +36,13 @@ def print_report(report: Report) -> None:
 
 
 def verdict_line(result: PromptResult, verdict: Payoff) -> str:
-    """What to expect on one kind of prompt, and why not if it does not pay."""
+    """What to expect on one kind of prompt, and what holds it back if that is little or nothing."""
     measured = f", measured {result.speed_up:.2f}×" if result.speed_up else ""
-    if verdict.pays:
+    if not verdict.reasons:
         line = f"{result.kind}: speculation pays, {verdict.speed_up:.2f}× expected{measured}"
     else:
-        line = f"{result.kind}: speculation will not pay here, because " + "; ".join(verdict.reasons)
+        how = "pays little" if verdict.pays else "will not pay"
+        line = f"{result.kind}: speculation {how} here, because " + "; ".join(verdict.reasons)
         line += f" ({verdict.speed_up:.2f}× expected{measured})"
     if result.speed_up and _disagree(result.speed_up, verdict.speed_up):
         line += "; these contradict each other: something else kept the machines busy, measure again"

@@ -12,6 +12,8 @@ from itertools import pairwise
 
 from basics.names import MAX_DRAFT_TOKENS
 
+WORTH_IT = 1.1
+"""A speed-up below this is explained: what holds speculation back."""
 _WORTH_HIDING = 1.05
 """A round's time over that of one whose drafting is hidden."""
 
@@ -65,7 +67,7 @@ class Yield:
 
 @dataclass(frozen=True, slots=True)
 class Payoff:
-    """`speed_up` is expected tokens a second over plain decoding's; `reasons` is empty if it is above 1."""
+    """`speed_up` is expected tokens a second over plain decoding's. Below WORTH_IT `reasons` say what holds it back."""
 
     draft_tokens: int
     tokens_a_round: float
@@ -116,7 +118,7 @@ def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Payoff:
         best_draft_tokens=best,
         best_speed_up=best_speed_up,
         needed_tokens_a_round=tokens / expected,
-        reasons=() if expected > 1 else tuple(_reasons(costs, gains, draft_tokens)),
+        reasons=() if expected >= WORTH_IT else tuple(_reasons(costs, gains, draft_tokens, expected)),
     )
 
 
@@ -143,8 +145,9 @@ def lookahead_verdict(costs: Costs, draft_tokens: int) -> str:
     )
 
 
-def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
-    """The parts that alone are to blame (without one of them speculation would pay), the dearest first.
+def _reasons(costs: Costs, gains: Yield, draft_tokens: int, expected: float) -> list[str]:
+    """The parts that alone are to blame, the dearest first: without one of them speculation would pay or, if it pays
+    as it is, be worth it.
 
     Each is measured by the speed-up there would be without it (for acceptance: were all accepted). Beside the first
     one; if no part alone is to blame, those that make up a tenth of a round or more are named.
@@ -154,7 +157,8 @@ def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
     trips = costs.draft_round_trip + costs.target_round_trip
     extra = costs.step(gamma + 1) - plain
     tokens = gains.tokens(gamma)
-    needed = tokens / speed_up(costs, gains, gamma)
+    wanted = 1.0 if expected <= 1 else WORTH_IT
+    needed = wanted * tokens / expected
     flat = replace(costs, steps=((1, plain),))
 
     def without(costs: Costs = costs, gains: Yield = gains) -> float:
@@ -163,7 +167,7 @@ def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
     slow_draft = f"the draft is too slow: {draft:.1f} ms for {gamma} tokens, where a target step takes {plain:.1f} ms"
     few = (
         f"too little is accepted: {tokens:.2f} tokens a round come out (acceptance {gains.acceptance:.0%}, a draft in "
-        f"{gains.coverage:.0%} of rounds), {needed:.2f} are needed"
+        f"{gains.coverage:.0%} of rounds), {needed:.2f} are needed" + ("" if wanted == 1 else f" for {wanted}×")
     )
     far = f"the round trips are too long: {trips:.1f} ms a round, where a target step takes {plain:.1f} ms"
     steep = f"verifying is too dear: {gamma + 1} rows take {extra:.1f} ms more than one row's {plain:.1f} ms"
@@ -176,7 +180,7 @@ def _reasons(costs: Costs, gains: Yield, draft_tokens: int) -> list[str]:
     blame.sort(key=lambda part: part[0], reverse=True)
     worth_naming = costs.round(gamma) / 10
     material = [(speed, reason) for speed, cost, reason in blame if cost >= worth_naming or reason is few]
-    alone = [reason for speed, _, reason in blame if speed > 1][:1]
+    alone = [reason for speed, _, reason in blame if speed > wanted][:1]
     if alone:
-        return alone + [reason for speed, reason in material if speed > 1 and reason not in alone]
+        return alone + [reason for speed, reason in material if speed > wanted and reason not in alone]
     return ["no single part is to blame", *(reason for _, reason in material)]

@@ -16,6 +16,8 @@ from tandem.addresses import is_loopback, service_url
 from tandem.supervisor import ChildService, Supervisor
 from tandem.up_flags import UpSettings
 
+_MESSAGES = [{"role": "user", "content": "Name the planets of the solar system."}]
+_PROMPT = "The planets of the solar system are"
 _LABELS: dict[Role, str] = {"target": "target", "draft": "draft", "serve": "gateway"}
 
 
@@ -77,28 +79,40 @@ def announce(settings: UpSettings) -> None:
     key = next((key.get_secret_value() for key in settings.serve.api_keys), None)
     has_keys = key is not None or settings.serve.api_key_file is not None
     model = served_model(gateway, key) or settings.target.model
-    print(f"\nTandem is ready: {gateway}/v1\n\n{curl(gateway, model, has_keys)}\n\nCtrl-C stops it.", flush=True)
+    fault = chat_fault(gateway, model, key)
+    if fault is not None:
+        print(f"\nNo chats: {fault}.")
+    command = curl(gateway, model, has_keys, chats=fault is None)
+    print(f"\nTandem is ready: {gateway}/v1\n\n{command}\n\nCtrl-C stops it.", flush=True)
 
 
 def served_model(gateway: str, key: str | None) -> str | None:
     """The name that clients use for the model; None if the gateway does not answer."""
-    headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
-        answer = httpx.get(f"{gateway}/v1/models", headers=headers, timeout=5, trust_env=False).raise_for_status()
+        answer = httpx.get(f"{gateway}/v1/models", headers=_headers(key), timeout=5, trust_env=False).raise_for_status()
         return str(answer.json()["data"][0]["id"])
     except (httpx.HTTPError, ValueError, LookupError, TypeError):
         return None
 
 
-def curl(gateway: str, model: str, has_keys: bool) -> str:
-    """A command that works when pasted. The key itself is left to a variable."""
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": "Name the planets of the solar system."}],
-        "max_tokens": 64,
-    }
+def chat_fault(gateway: str, model: str, key: str | None) -> str | None:
+    """Why a chat would be refused: the model's template is missing or does not render it; None if it would not be."""
+    body = {"model": model, "messages": _MESSAGES}
+    try:
+        answer = httpx.post(f"{gateway}/tokenize", json=body, headers=_headers(key), timeout=10, trust_env=False)
+        return str(answer.json()["error"]["message"]).rstrip(".") if answer.status_code == 400 else None
+    except (httpx.HTTPError, ValueError, LookupError, TypeError):
+        return None
+
+
+def _headers(key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def curl(gateway: str, model: str, has_keys: bool, *, chats: bool = True) -> str:
+    """A command that works when pasted: a chat, or for a model that takes none a completion. The key itself is left to
+    a variable."""
+    path, asked = ("chat/completions", {"messages": _MESSAGES}) if chats else ("completions", {"prompt": _PROMPT})
+    body = {"model": model, **asked, "max_tokens": 64}
     key = ' -H "Authorization: Bearer $TANDEM_API_KEY"' if has_keys else ""
-    return (
-        f"curl {gateway}/v1/chat/completions -H 'Content-Type: application/json'{key} \\\n"
-        f"  -d {shlex.quote(json.dumps(body))}"
-    )
+    return f"curl {gateway}/v1/{path} -H 'Content-Type: application/json'{key} \\\n  -d {shlex.quote(json.dumps(body))}"

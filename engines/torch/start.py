@@ -18,6 +18,7 @@ from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids,
 from engines.torch.chains import ChainRunner
 from engines.torch.configuration import read_config
 from engines.torch.fused_linear import fuse_siblings
+from engines.torch.int8_linear import Int8Linear
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.runner import Runner
 from engines.torch.short_chains import ShortChains
@@ -61,7 +62,7 @@ def load_engine(
     model = LoadedModel(
         id=files.id,
         engine="torch",
-        dtype=str(runner.dtype).removeprefix("torch."),
+        dtype=_weights(runner),
         device=str(runner.device),
         fingerprint=runner_fingerprint(files, runner),
         runner=runner,
@@ -83,6 +84,13 @@ def load_engine(
         return _capture(runner, files.id, compiled=how == "compiled")
 
     return start_engine(model, config, role, capabilities, on_pass, on_death, progress, chains)
+
+
+def _weights(runner: Runner) -> str:
+    """What the products are made of: a trained draft's may be int8 in a model that is float32 otherwise."""
+    if any(isinstance(module, Int8Linear) for module in runner.model.modules()):
+        return "int8"
+    return str(runner.dtype).removeprefix("torch.")
 
 
 def _chains(config: WorkerConfig, runner: Runner) -> Literal["none", "plain", "compiled"]:

@@ -125,7 +125,8 @@ def chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class Fake:
-    """One fake service; `answers` maps paths to what a GET answers, and may be changed at any time."""
+    """One fake service; `answers` maps paths to what a GET answers, or of other paths to status and body of a POST's
+    answer, and may be changed at any time."""
 
     def __init__(self, answers: dict[str, Any], milliseconds: float = 1.0) -> None:
         self.answers: dict[str, Any] = {"/health": {"status": "ok"}, "/ready": {"detail": "ready"}} | answers
@@ -160,6 +161,9 @@ def serving(fake: Fake) -> Iterator[str]:
                 self._send(200, json.dumps(drafted(body, fake.milliseconds)).encode())
             elif self.path == "/v1/verify":
                 self._send(200, json.dumps(verified(body, fake.milliseconds)).encode())
+            elif self.path in fake.answers:
+                status, answer = fake.answers[self.path]
+                self._send(status, json.dumps(answer).encode())
             else:
                 lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks(body)]
                 self._send(200, "".join([*lines, "data: [DONE]\n\n"]).encode())

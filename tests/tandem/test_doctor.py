@@ -217,6 +217,20 @@ def test_a_verdict_that_the_measured_times_contradict_says_so(
     assert ("contradict each other" in line) == contradicted
 
 
+@pytest.mark.parametrize(
+    ("acceptance", "said"),
+    [
+        (0.9, "chat: speculation pays, 2.93× expected"),
+        (0.4, "chat: speculation pays little here, because too little is accepted: "),
+        (0.1, "chat: speculation will not pay here, because too little is accepted: "),
+    ],
+)
+def test_what_holds_speculation_back_is_told(acceptance: float, said: str) -> None:
+    costs = Costs(((1, 30.0), (6, 40.0)), 1.0, 1.0, 1.0, 1.0)
+    line = verdict_line(PromptResult("chat", 10.0, 0.0, 0.5, 2.0, 1.0, True), judge(costs, Yield(acceptance), 5))
+    assert line.startswith(said)
+
+
 def test_whether_lookahead_pays(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     setup.draft.answers["/v1/model"]["capabilities"]["lookahead"] = True
     setup.draft.milliseconds = 4.0

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.payoff import Costs, Yield, acceptance_of, judge, lookahead_verdict, speed_up
+from tandem.payoff import WORTH_IT, Costs, Yield, acceptance_of, judge, lookahead_verdict, speed_up
 
 # A good set-up: a step hardly grows with its rows, and drafts are cheap.
 GOOD = Costs(steps=((1, 30.0), (6, 33.0)), draft_call=1.0, draft_token=1.0, draft_round_trip=0.5, target_round_trip=0.5)
@@ -66,6 +66,17 @@ def test_a_slow_draft_is_blamed() -> None:
 def test_low_acceptance_is_blamed() -> None:
     assert only_reason(GOOD, Yield(0.05)).startswith("too little is accepted: 1.05 tokens a round")
     assert only_reason(GOOD, Yield(0.9, coverage=0.005)).startswith("too little is accepted")
+
+
+def test_what_pays_only_a_little_is_explained_too() -> None:
+    verdict = judge(GOOD, Yield(0.31), 5)
+    assert 1 < verdict.speed_up < WORTH_IT
+    assert verdict.pays
+    few, slow = verdict.reasons
+    assert few.startswith("too little is accepted: 1.45 tokens a round")
+    assert few.endswith("1.47 are needed for 1.1×"), "not the 1.33 of paying at all"
+    assert slow.startswith("the draft is too slow")
+    assert judge(GOOD, Yield(0.35), 5).reasons == ()
 
 
 def test_long_round_trips_are_blamed() -> None:
@@ -134,7 +145,7 @@ def test_a_verdict_is_consistent(
 ) -> None:
     costs = Costs(((1, step), (gamma + 1, step + growth)), call, token, trip, trip)
     verdict = judge(costs, Yield(acceptance, coverage), gamma)
-    assert verdict.pays == (verdict.reasons == ())
+    assert (verdict.speed_up >= WORTH_IT) == (verdict.reasons == ())
     assert 1 <= verdict.tokens_a_round <= gamma + 1
     assert verdict.pays == (verdict.tokens_a_round > verdict.needed_tokens_a_round)
     assert verdict.best_speed_up >= verdict.speed_up

@@ -11,7 +11,7 @@ from fake_services import Fake, serving
 from rich.console import Console
 
 from tandem.addresses import is_loopback, service_url
-from tandem.up import curl, served_model, warn_if_public
+from tandem.up import announce, chat_fault, curl, served_model, warn_if_public
 from tandem.up_flags import settings_for_up
 
 
@@ -31,6 +31,24 @@ def test_the_model_is_named_as_the_gateway_names_it() -> None:
         assert served_model(url, None) == "served"
     with serving(Fake({})) as url:
         assert served_model(url, None) is None
+
+
+@pytest.mark.parametrize(("status", "fault"), [(200, None), (400, "the model has no chat template"), (503, None)])
+def test_a_model_that_takes_no_chats_is_tried_by_a_completion(
+    status: int, fault: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway = Fake(
+        {"/v1/models": {"data": [{"id": "served"}]}, "/tokenize": (status, {"error": {"message": f"{fault}."}})}
+    )
+    with serving(gateway) as url:
+        assert chat_fault(url, "served", "key") == fault
+        announce(settings_for_up({"port": int(url.rpartition(":")[2])}, None))
+    said = capsys.readouterr().out
+    assert ("No chats: the model has no chat template." in said) == (fault is not None)
+    words = shlex.split(said[said.index("curl") : said.index("Ctrl-C")].replace("\\\n", ""))
+    body = json.loads(words[words.index("-d") + 1])
+    assert words[1].endswith("/v1/completions" if fault else "/v1/chat/completions")
+    assert body.keys() == {"model", "max_tokens", "prompt" if fault else "messages"}
 
 
 def warnings(monkeypatch: pytest.MonkeyPatch, given: dict[str, str], **variables: str) -> str:

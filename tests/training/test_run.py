@@ -116,6 +116,7 @@ def test_a_worker_draws_its_drafts_as_chains(draft: Path, monkeypatch: pytest.Mo
             body = request(ids, draft_tokens=5, sampling={"temperature": 0.7, "ignore_eos": True})
             answer = await client.post("/v1/draft", json=body)
             found: list[int] = answer.json()["candidates"][0]["token_ids"]
+            assert (await client.get("/v1/model")).json()["dtype"] == "int8"
             return found
 
     ids = [5, 6, 7, 8, 9]
