@@ -151,7 +151,8 @@ class AdaptivePlanner:
         ahead = times.ahead is not None and self._pair.lookahead.next()
         plan = self._plan_with(times.of(ahead), ahead)
         if not (ahead and plan.draft_tokens and plan.num_candidates == 1):
-            if times.ahead is not None and not ahead and plan.plain_tokens > _PLAIN_SAMPLE:
+            unpaid = plan.plain_tokens > _PLAIN_SAMPLE and not self._chooses
+            if times.ahead is not None and not ahead and unpaid:
                 self._pair.lookahead.observe_plain(times.steps.plain())
             return plan
         most = self._worth_sending if times.extends and not self._chooses else 0
