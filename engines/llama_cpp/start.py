@@ -58,6 +58,7 @@ def load_engine(
         tokenizer=tokenizer.info,
         special_token_ids=tokenizer.special_token_ids,
         batch_invariant=exact,
+        reads_apart=runner.reads_apart,
     )
     # A later start is not kept waiting for them: only requests that have a grammar are.
     grammars = Grammars.soon if kept is not None and kept.takes_grammars else Grammars.of_info
@@ -78,13 +79,23 @@ def load_runner(lib: Library, found: GgufFile, config: WorkerConfig) -> tuple[Ru
         lib.tiled_products = os.environ.get(TILED_PRODUCTS, "")
     if wanted is not False:
         try:
-            options = exact_options(plain)
-            return *_try(lib, found, config, options, exact=True), True
+            return *_exact(lib, found, config, plain), True
         except BatchInvarianceError as error:
             if wanted:
                 raise BatchInvarianceError(f"{found.file.name}: {error}") from error
             logger.warning("%s: %s; its texts may depend on what else is in a pass", found.id, error)
     return *_try(lib, found, config, plain, exact=False), False
+
+
+def _exact(lib: Library, found: GgufFile, config: WorkerConfig, plain: Options) -> tuple[Runner, Options]:
+    """In bitwise mode: over repacked weights, if that holds, else over weights as they are in the file."""
+    try:
+        return _try(lib, found, config, exact_options(plain, repacked=True), exact=True)
+    except BatchInvarianceError as error:
+        if not lib.log.repacked:
+            raise
+        logger.info("%s: over repacked weights %s", found.id, error)
+    return _try(lib, found, config, exact_options(plain), exact=True)
 
 
 def _try(
@@ -108,7 +119,7 @@ def _try(
         check_memory(found, cells, options.type_k, options.type_v, on_host=not _offloads(lib, config))
         options = replace(options, cells=cells)
         context = Context(model, options)
-        runner = Runner(context, slots, length, ordered=exact)
+        runner = Runner(context, slots, length, ordered=exact, reads_apart=exact and model.repacked)
         if exact:
             mark = mark_of(lib, found, lib.tiled_products, options, slots, length, config.prefill_chunk_tokens)
             if not passed(mark):
