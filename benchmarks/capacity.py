@@ -33,7 +33,12 @@ def start(stack: Stack, folder: Path, place: str, options: argparse.Namespace) -
     draft = make_tiny_model(folder / "draft", hidden=64, seed=2) if options.other else model
     device = folder / "device" if place == PLACES[1] else None
     name = "near" if device is not None else "far"
-    shared: dict[str, Any] = {"slots": max(options.clients), "threads": 1, "context_length": 512, "device": device}
+    shared: dict[str, Any] = {
+        "slots": max(options.clients),
+        "threads": 1,
+        "context_length": 512,
+        "one_at_a_time": device,
+    }
     target = stack.slow("target", options.row_ms, f"target-{name}", row_ms=options.row_ms, model=model, **shared)
     drafter = stack.slow(
         "draft", options.draft_row_ms, f"draft-{name}", row_ms=options.draft_row_ms, model=draft, **shared

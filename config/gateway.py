@@ -121,7 +121,7 @@ class GatewayConfig(BaseModel):
     max_stop_strings: int = Field(default=16, ge=1, le=128, description="stop strings in a request")
     max_stop_string_chars: int = Field(default=1024, ge=1, le=65_536, description="characters in a stop string")
     max_choices: int = Field(default=16, ge=1, le=128, description="choices (n, times prompts) in a request")
-    template_timeout_seconds: Seconds = Field(default=5.0, description="to render a chat template")
+    template_timeout_seconds: Seconds = Field(default=5.0, description="of computing, to render a chat template")
 
     # Time.
     keep_alive_seconds: Seconds = Field(default=5.0, description="of silence in a stream before a comment is sent")

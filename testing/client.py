@@ -26,7 +26,8 @@ class ApiFailure(Exception):
 @dataclass(frozen=True, slots=True)
 class Answer:
     """`tokens` are the tokens' bytes (empty unless logprobs were asked for). `arrivals` are the seconds from the
-    request to each chunk that held text, `chunk_tokens` the completion tokens known by then."""
+    request to each chunk that held text, `chunk_tokens` the completion tokens known by then. `rounds`: of a stream with
+    `report_rounds`, each round as it was reported when it was made."""
 
     text: str
     tokens: tuple[bytes, ...]
@@ -38,6 +39,7 @@ class Answer:
     tandem: Mapping[str, Any] | None = None
     arrivals: tuple[float, ...] = ()
     chunk_tokens: tuple[int, ...] = ()
+    rounds: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def ttft(self) -> float:
@@ -181,6 +183,7 @@ class _Reading:
         self.tokens: list[bytes] = []
         self.arrivals: list[float] = []
         self.chunk_tokens: list[int] = []
+        self.rounds: list[Mapping[str, Any]] = []
         self.finish_reason: str | None = None
         self.last: dict[str, Any] = {}
         self.usage: dict[str, Any] = {"completion_tokens": 0, "prompt_tokens": 0}
@@ -195,6 +198,7 @@ class _Reading:
             raise ApiFailure(200, chunk, "".join(self.text))
         self.last |= {key: chunk[key] for key in ("metrics", "tandem") if chunk.get(key)}
         self.usage = chunk.get("usage") or self.usage
+        self.rounds += [one for one in (chunk.get("tandem") or {}).get("rounds") or () if "timings" in one]
         for choice in chunk["choices"]:
             self.finish_reason = choice["finish_reason"] or self.finish_reason
             text = choice["text"] if "text" in choice else choice["delta"].get("content") or ""
@@ -218,6 +222,7 @@ class _Reading:
             tandem=self.last.get("tandem"),
             arrivals=tuple(self.arrivals),
             chunk_tokens=tuple(self.chunk_tokens),
+            rounds=tuple(self.rounds),
         )
 
 

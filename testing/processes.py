@@ -151,15 +151,15 @@ class Stack:
         pass_ms: float,
         name: str | None = None,
         row_ms: float = 0.0,
-        device: Path | None = None,
+        one_at_a_time: Path | None = None,
         **settings: Any,
     ) -> Process:
         """A worker with these settings whose passes last as long (testing/slow_worker.py): a draft of single passes."""
         if role == "draft":
             settings = {"chains": "off", **settings}  # a chain of several tokens is one call, no slower than it is
         variables = {"SLOW_PASS_MS": str(pass_ms), "SLOW_ROW_MS": str(row_ms)}
-        if device is not None:
-            variables["SLOW_DEVICE"] = str(device)
+        if one_at_a_time is not None:
+            variables["SLOW_DEVICE"] = str(one_at_a_time)
         return self._role("testing.slow_worker", role, name or role, settings, variables)
 
     def module(self, name: str, module: str, *arguments: str, **variables: str) -> Process:

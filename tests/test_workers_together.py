@@ -17,7 +17,8 @@ from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from engines.bundled import bundled_gguf
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
 from server.rounds.loop import Planner
 from target_worker.app import create_app as create_target_app
 from testing.fakes.runner import FakeRunner

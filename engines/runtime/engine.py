@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from statistics import median
 from typing import Literal
 
 from basics.metrics import Watched
@@ -19,7 +18,7 @@ from engines.runtime.slots import SlotCache
 from protocol.worker_info import Capabilities, ModelInfo, StepTime, TokenizerInfo
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
-_LONG_ENOUGH_SECONDS = 0.5
+_MEASURING_SECONDS = 0.9
 LONGEST_DEFAULT_CONTEXT = 8192
 """Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
 
@@ -130,21 +129,32 @@ def start_engine(
 def measure_step_seconds(
     runner: ModelRunner, repeats: int = 3, clock: Callable[[], float] = time.perf_counter
 ) -> dict[int, float]:
-    """Median seconds of one pass over 1, 2, 4, … tokens of one sequence. Overwrites slot 0.
+    """Least seconds of one pass over 1, 2, 4, … tokens of one sequence. Overwrites slot 0.
 
-    Gateways correct the curve by what rounds really take, so it is measured in less than a second: sizes that take long
-    are tried less often, and larger ones left to be extrapolated.
+    The sizes take turns and the least counts: others on the machine (a draft worker that starts, too) only slow a pass
+    down, and must not make few rows look dearer than many. It is over in about a second: larger sizes of a slow model
+    are left to be extrapolated.
     """
+    began = clock()
+
+    def left() -> float:
+        return _MEASURING_SECONDS - (clock() - began)
+
+    def once(count: int) -> float:
+        start = clock()
+        (logits,) = runner.forward([Row(slot=0, start=0, token_ids=[0] * count)])
+        logits[-1, -1].item()  # waits for the device
+        return clock() - start
+
     seconds: dict[int, float] = {}
-    beginning = clock()
+    longest = 0.0
     for count in MEASURED_ROWS:
-        if count > runner.slot_length or (len(seconds) > 1 and clock() - beginning > _LONG_ENOUGH_SECONDS):
+        if count > runner.slot_length or (len(seconds) > 1 and left() < 4 * longest):
             break
-        times: list[float] = []
-        while len(times) <= repeats and (len(times) < 2 or sum(times) < _LONG_ENOUGH_SECONDS / 4):
-            began = clock()
-            (logits,) = runner.forward([Row(slot=0, start=0, token_ids=[0] * count)])
-            logits[-1, -1].item()  # waits for the device
-            times.append(clock() - began)
-        seconds[count] = median(times[1:])
+        once(count)  # warms up
+        seconds[count] = longest = once(count)
+    for count in list(seconds) * (repeats - 1):
+        if left() < seconds[count]:
+            break
+        seconds[count] = min(seconds[count], once(count))
     return seconds

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -39,8 +40,21 @@ class Int8Linear(nn.Module):
 
 def product(packed: Packed, values: Tensor) -> Tensor:
     """float32 […, in_features] → [..., out_features], the input quantised; for up to MOST_ROWS rows."""
-    found: Tensor = torch.ops.quantized.linear_dynamic(values, packed)
+    found: Tensor = torch.ops.quantized.linear_dynamic(values, packed, saturates())
     return found
+
+
+@cache
+def saturates() -> bool:
+    """Whether sums of two products are cut off at 16 bits, found by trying; the input is then quantised to 7 bits.
+
+    So it is on x86-64 without VNNI, whose instruction multiplies and adds pairs of bytes (vpmaddubsw): FBGEMM leaves it
+    to the caller not to need more, and large values are wrong otherwise.
+    """
+    columns = 64
+    packed = _pack(torch.full((16, columns), 127, dtype=torch.int8), torch.ones(16), None)
+    found: Tensor = torch.ops.quantized.linear_dynamic(torch.ones(1, columns), packed, False)
+    return bool((found < 127 * columns * 0.99).any())
 
 
 def joined(layers: Sequence[Int8Linear]) -> Packed:

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from protocol.worker_info import StepTime
 
 _OUTLIER = 3.0
 _LEAST_SECONDS = 1e-5
+_PRESENT_WEIGHT = 0.15
+_SIZE_WEIGHT = 0.03
+"""Of a pass in how fast the machine is, and in what its size takes against that, which hardly changes."""
+_PASS_OUTLIER = 2.0
+_UNTIL_TOLD_APART = 4
+"""Passes of a size that tell of the size alone."""
+_PLAIN = 0
+"""The size that stands for plain decoding; of a verification it is the bits of its rows' number."""
 
 
 class Average:
@@ -20,34 +29,35 @@ class Average:
     def __init__(self, weight: float, clip: bool = False) -> None:
         self._weight = weight
         self._clip = clip
-        self._count = 0
+        self.count = 0
         self.value = 0.0
 
     def __bool__(self) -> bool:
-        return self._count > 0
+        return self.count > 0
 
     def add(self, value: float) -> None:
-        self._count += 1
-        if self._clip and self._count > 2:
+        self.count += 1
+        if self._clip and self.count > 2:
             value = min(value, _OUTLIER * self.value)
-        self.value += max(self._weight, 1.0 / self._count) * (value - self.value)
+        self.value += max(self._weight, 1.0 / self.count) * (value - self.value)
 
 
 class StepTimes:
     """Seconds of a target's forward pass by our rows in it, in the pass as it is loaded now.
 
-    The worker's own curve (seconds by rows of the whole pass) gives the shape; what rounds really take corrects its
-    height, for each size of ours apart. Other streams' rows in the pass shift us along the curve.
+    The worker's own curve (seconds by rows of the whole pass) gives the shape. Whatever passes take tells how fast the
+    machine is at present, which all sizes share: what is not done for a while must not look as slow as it was on a
+    busier machine. Against that each size has a factor of its own. Other streams' rows in the pass shift us along the
+    curve.
     """
 
     def __init__(self, curve: Sequence[StepTime]) -> None:
         points = sorted((point.rows, point.seconds) for point in curve if point.rows > 0 and point.seconds > 0.0)
         self._rows = [rows for rows, _ in points]
-        self._seconds = [seconds for _, seconds in points]
+        self._seconds = _rising([seconds for _, seconds in points])
         self._others = Average(0.2)
-        self._engine = Average(0.1, clip=True)
-        self._by_size: dict[int, Average] = {}
-        self._plain = Average(0.1, clip=True)
+        self._present = 1.0
+        self._factors: dict[int, Average] = {}
         self._network = Average(0.1)
         self.rounds_since_plain: int | None = None
         """None until plain decoding has been measured at all."""
@@ -60,15 +70,13 @@ class StepTimes:
         if self.rounds_since_plain is not None:
             self.rounds_since_plain += 1
         worker_seconds = min(worker_seconds, seconds)
-        ratio = worker_seconds / self._at(self._observe_pass(own_rows, pass_rows))
-        self._engine.add(ratio)
-        self._by_size.setdefault(own_rows.bit_length(), Average(0.1, clip=True)).add(ratio)
+        self._observe(own_rows.bit_length(), own_rows, pass_rows, worker_seconds)
         self._network.add(max(0.0, seconds - worker_seconds))
 
     def observe_plain(self, pass_rows: int, seconds: float) -> None:
         """One token of plain decoding, `seconds` after the one before it."""
         self.rounds_since_plain = 0
-        self._plain.add(seconds / self._at(self._observe_pass(1, pass_rows)))
+        self._observe(_PLAIN, 1, pass_rows, seconds)
 
     def observe_followed(self, own_rows: int, pass_rows: int, worker_seconds: float) -> None:
         """One verification that was sent before the last verdict was back: its way was not waited for."""
@@ -86,9 +94,7 @@ class StepTimes:
 
     def verify(self, own_rows: float) -> float:
         """Seconds that a round's verification takes with so many rows of ours, the network included."""
-        ratio = self._by_size.get(int(own_rows).bit_length(), self._engine) or self._engine or self._plain
-        seconds = self._at(own_rows + self._others.value) * (ratio.value if ratio else 1.0)
-        return max(seconds + self._network.value, _LEAST_SECONDS)
+        return self._take(int(own_rows).bit_length(), own_rows) + self._network.value
 
     def prices(self, draft_tokens: int) -> list[float]:
         """Seconds of a token without a draft, and of rounds that verify 1, 2, … draft tokens.
@@ -99,13 +105,27 @@ class StepTimes:
 
     def plain(self) -> float:
         """Seconds a token of plain decoding takes."""
-        ratio = self._plain or self._by_size.get(1, self._engine) or self._engine
-        return max(self._at(1.0 + self._others.value) * (ratio.value if ratio else 1.0), _LEAST_SECONDS)
+        return self._take(_PLAIN, 1.0)
 
-    def _observe_pass(self, own_rows: int, pass_rows: int) -> float:
+    def _observe(self, size: int, own_rows: int, pass_rows: int, seconds: float) -> None:
         others = max(0, pass_rows - own_rows)
         self._others.add(float(others))
-        return float(own_rows + others)
+        ratio = max(seconds, _LEAST_SECONDS) / self._at(float(own_rows + others))
+        factor = self._factors.setdefault(size, Average(_SIZE_WEIGHT))
+        if factor.count:
+            ratio = min(ratio, _PASS_OUTLIER * self._present * factor.value)
+        factor.add(ratio / self._present)
+        if factor.count > _UNTIL_TOLD_APART:
+            self._present += _PRESENT_WEIGHT * (ratio / factor.value - self._present)
+
+    def _take(self, size: int, own_rows: float) -> float:
+        return max(self._at(own_rows + self._others.value) * self._present * self._factor(size), _LEAST_SECONDS)
+
+    def _factor(self, size: int) -> float:
+        """Of a size not seen yet: that of the nearest that was."""
+        if not self._factors:
+            return 1.0
+        return self._factors[min(self._factors, key=lambda seen: abs(seen - size))].value
 
     def _at(self, rows: float) -> float:
         """The worker's curve: linear between what it measured, and beyond."""
@@ -115,7 +135,12 @@ class StepTimes:
             return self._seconds[0]
         right = min(max(bisect_left(self._rows, rows), 1), len(self._rows) - 1)
         (x0, x1), (y0, y1) = self._rows[right - 1 : right + 1], self._seconds[right - 1 : right + 1]
-        return max(y0 + (y1 - y0) * (rows - x0) / (x1 - x0), self._seconds[0] / 2)
+        return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
+
+
+def _rising(seconds: Sequence[float]) -> list[float]:
+    """Without what others on the machine added: a pass takes no longer than one of more rows."""
+    return list(accumulate(reversed(seconds), min))[::-1]
 
 
 class DraftTimes:
@@ -124,10 +149,7 @@ class DraftTimes:
     The drafter's own measurement of one token is the slope until calls of different γ have been seen.
     """
 
-    def __init__(self, curve: Sequence[StepTime], clip: bool = True) -> None:
-        """`clip`: a call longer than 3 times the line counts as 3 times. Not for drafts of which some are
-        prepared: the long ones are not hiccups there."""
-        self._clip = clip
+    def __init__(self, curve: Sequence[StepTime]) -> None:
         self._slope = min((point.seconds for point in curve if point.seconds > 0.0), default=0.0)
         self._lines: dict[int, _Line] = {}
 
@@ -136,11 +158,11 @@ class DraftTimes:
         return num_candidates in self._lines
 
     def observe(self, draft_tokens: int, seconds: float, num_candidates: int = 1) -> None:
-        """One call: γ and N as asked for, and how long the answer took."""
-        line = self._lines.setdefault(num_candidates, _Line(self._slope, self._clip))
+        """One call: γ, less what of it was prepared, and N as asked for, and how long the answer took."""
+        line = self._lines.setdefault(num_candidates, _Line(self._slope))
         line.observe(draft_tokens, seconds)
 
-    def draft(self, draft_tokens: int, num_candidates: int = 1) -> float:
+    def draft(self, draft_tokens: float, num_candidates: int = 1) -> float:
         """Seconds that a call is expected to take; of an N not seen yet: those of the nearest that was."""
         if not self._lines:
             return self._slope * draft_tokens
@@ -154,13 +176,12 @@ class _Line:
     _FADING = 0.95
     _PRIOR_WEIGHT = 0.5
 
-    def __init__(self, prior_slope: float, clip: bool) -> None:
+    def __init__(self, prior_slope: float) -> None:
         self._prior_slope = prior_slope
-        self._clip = clip
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def observe(self, x: int, seconds: float) -> None:
-        if self._weight > 0.0 and self._clip:
+        if self._weight > 0.0:
             seconds = min(seconds, _OUTLIER * self.at(x) + 0.001)
         self._weight = self._weight * self._FADING + 1.0
         self._x += (x - self._x) / self._weight
@@ -168,9 +189,9 @@ class _Line:
         self._xx += (x * x - self._xx) / self._weight
         self._xy += (x * seconds - self._xy) / self._weight
 
-    def at(self, x: int) -> float:
+    def at(self, x: float) -> float:
         variance = max(0.0, self._xx - self._x * self._x)
         covariance = self._xy - self._x * self._y
         slope = (covariance + self._PRIOR_WEIGHT * self._prior_slope) / (variance + self._PRIOR_WEIGHT)
-        slope = min(max(slope, 0.0), self._y / self._x if self._x > 0.0 else 0.0)
+        slope = min(max(slope, 0.0), self._y / self._x) if self._x > 0.0 else self._prior_slope
         return self._y + slope * (x - self._x)

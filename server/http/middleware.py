@@ -152,7 +152,8 @@ class Authentication:
 
 
 class Draining:
-    """Refuses what would begin once the process is to end; health and metrics are still told."""
+    """Refuses what would begin once the process is to end, and answers what is cut off before it had an answer; health
+    and metrics are still told."""
 
     def __init__(self, app: ASGIApp, draining: Event, metrics: GatewayMetrics) -> None:
         self._app = app
@@ -160,10 +161,28 @@ class Draining:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        refused = scope["type"] == "http" and self._draining.is_set() and scope["path"] not in ("/health", "/metrics")
-        if not refused:
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if self._draining.is_set() and scope["path"] not in ("/health", "/metrics"):
+            await self._refuse(scope, send)
+            return
+        answered = False
+
+        async def noting(message: Message) -> None:
+            nonlocal answered
+            answered = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except asyncio.CancelledError:
+            # The server cancels what outlasts the drain, such as a prompt that waits for a thread.
+            if answered or not self._draining.is_set():
+                raise
+            await self._refuse(scope, send)
+
+    async def _refuse(self, scope: Scope, send: Send) -> None:
         error = Unavailable("the server is shutting down", retry_after=1.0)
         error.headers["connection"] = "close"
         note_error(scope, self._metrics, error)

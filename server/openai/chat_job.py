@@ -34,7 +34,7 @@ async def plan_chat(
     `prefix` begins the answer's id. Raises ApiError for what cannot be honoured.
     """
     text = await gateway.texts.get(model.tokenizer)
-    job, reading = await gateway.texts.run(lambda: _prepare(gateway, body, model, text))
+    job, reading = await gateway.texts.run_chat(lambda: _prepare(gateway, body, model, text))
     job = replace(job, constraint=await check(gateway, job.constraint))
     plan = make_plan(
         gateway,

@@ -19,15 +19,20 @@ def own_prompt(body: ChatCompletionRequest, model: ServedModel, config: GatewayC
     info = model.drafter.templates.get(asked.draft_model if asked is not None else None)
     if info is None or info.chat_template is None:
         return None
+    template = _compiled(info.chat_template, tuple(sorted(info.special_tokens.items())))
+    if template is None:
+        return None
     try:
-        template = _compiled(info.chat_template, tuple(sorted(info.special_tokens.items())))
         messages = template_messages(body.messages, template.mentions("developer"))
         text = template.render(messages, timeout=config.template_timeout_seconds)
-    except (TemplateError, ValueError):
+    except TemplateError:
         return None
     return OwnPrompt(info.model_id, text)
 
 
 @lru_cache(4)
-def _compiled(source: str, special_tokens: tuple[tuple[str, str], ...]) -> ChatTemplate:
-    return ChatTemplate(source, dict(special_tokens))
+def _compiled(source: str, special_tokens: tuple[tuple[str, str], ...]) -> ChatTemplate | None:
+    try:
+        return ChatTemplate(source, dict(special_tokens))
+    except ValueError:
+        return None

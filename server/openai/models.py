@@ -61,7 +61,8 @@ async def tokenize(gateway: Served, body: Annotated[TokenizeRequest, Depends(bod
     text = await gateway.texts.get(model.tokenizer)
     if (body.prompt is None) == (body.messages is None):
         raise InvalidRequest("exactly one of 'prompt' and 'messages' is needed", param="prompt")
-    tokens = await gateway.texts.run(lambda: _tokens(gateway, body, text))
+    run = gateway.texts.run if body.messages is None else gateway.texts.run_chat
+    tokens = await run(lambda: _tokens(gateway, body, text))
     strings = [text.tokenizer.token(token_id) or "" for token_id in tokens] if body.return_token_strs else None
     return _json(
         Tokenized(count=len(tokens), max_model_len=model.target.context_length, tokens=tokens, token_strs=strings)

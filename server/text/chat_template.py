@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
 from typing import Any, NoReturn
 
 import jinja2
@@ -21,14 +20,21 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from server.text import exact_json
+from server.text.template_clock import LIMIT, OutOfTime, TemplateClock, wound
 
 MAX_RENDERED_CHARS = 64 * 2**20
+# For a chat of one word, when the template is compiled.
+TRIAL_SECONDS = 1.0
 # What a request's chat_template_kwargs may not replace.
 RESERVED = frozenset({"messages", "add_generation_prompt", "continue_final_message", "chat_template", "tokenize"})
 
 
 class TemplateError(ValueError):
-    """The template refused these messages, failed on them, or took too long."""
+    """The template refused these messages, failed on them, or wrote too much."""
+
+
+class TooSlow(TemplateError):
+    """The template took too long."""
 
 
 class _GenerationTag(Extension):
@@ -65,19 +71,20 @@ class ChatTemplate:
     """Compiled once, rendered in threads."""
 
     def __init__(self, source: str, special_tokens: Mapping[str, str]) -> None:
-        """Raises ValueError if `source` is not a template."""
+        """Raises ValueError if `source` is not a template, or takes too long for a chat of one word."""
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols]
+            trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, loopcontrols, TemplateClock]
         )
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
         try:
-            self._template = environment.from_string(source)
+            self._template = environment.from_string(wound(environment, source))
         except jinja2.TemplateError as error:
             raise ValueError(f"the model's chat template cannot be compiled: {error}") from error
         self._special_tokens = dict(special_tokens)
         self._source = source
+        self._takes_parts_alone = self._try_parts()
 
     @property
     def source(self) -> str:
@@ -106,7 +113,7 @@ class ChatTemplate:
     ) -> bool:
         """Whether messages of `roles` (system, developer) in front all reach the prompt: found by trying.
 
-        Many templates know one such message, and refuse or leave out those that follow.
+        Many templates know one such message, and refuse or leave out those that follow. Raises TooSlow.
         """
         marks = [secrets.token_hex(16) for _ in roles]
         messages = [{"role": role, "content": mark} for role, mark in zip(roles, marks, strict=True)]
@@ -114,6 +121,8 @@ class ChatTemplate:
             text = self.render(
                 [*messages, {"role": "user", "content": "Hi"}], tools=tools, variables=variables, timeout=timeout
             )
+        except TooSlow:
+            raise
         except TemplateError:
             return False
         return all(mark in text for mark in marks)
@@ -130,8 +139,7 @@ class ChatTemplate:
     ) -> str:
         """The prompt's text. `continue_final_message` ends it inside the last message, which must have text.
 
-        Raises TemplateError. The time is looked at whenever the template writes something; a loop that writes nothing
-        is bounded by the sandbox's own limit on ranges.
+        `timeout` is in seconds of computing. Raises TemplateError.
         """
         marker = ""
         if continue_final_message:
@@ -147,7 +155,7 @@ class ChatTemplate:
                 "documents": None,
                 "add_generation_prompt": add_generation_prompt,
             },
-            time.monotonic() + timeout,
+            timeout,
         )
         if marker:
             end = text.rfind(marker)
@@ -158,33 +166,42 @@ class ChatTemplate:
             text = text[:end]
         return text
 
-    @cached_property
-    def _takes_parts_alone(self) -> bool:
+    def _try_parts(self) -> bool:
         """Whether content reaches the prompt as a list of parts but not as a string, found by trying: templates of
-        LLaVA and SmolVLM loop over parts, and silently write nothing for a string's characters."""
+        LLaVA and SmolVLM loop over parts, and silently write nothing for a string's characters.
+
+        Raises ValueError if that takes too long.
+        """
         mark = secrets.token_hex(16)
         shown = []
         for message in ({"role": "user", "content": mark}, _in_parts({"role": "user", "content": mark})):
             variables = {**self._special_tokens, "messages": [message], "tools": None, "add_generation_prompt": True}
             try:
-                shown.append(mark in self._run(variables, time.monotonic() + 1.0))
+                shown.append(mark in self._run(variables, TRIAL_SECONDS))
+            except TooSlow:
+                raise ValueError(
+                    f"the model's chat template takes over {TRIAL_SECONDS:g} s for a chat of one word"
+                ) from None
             except TemplateError:
                 shown.append(False)
         return shown == [False, True]
 
-    def _run(self, variables: Mapping[str, Any], deadline: float) -> str:
+    def _run(self, variables: Mapping[str, Any], timeout: float) -> str:
         pieces: list[str] = []
         size = 0
+        end = time.thread_time() + timeout
         try:
-            for piece in self._template.generate(variables):
+            for piece in self._template.generate({**variables, LIMIT: end}):
                 pieces.append(piece)
                 size += len(piece)
                 if size > MAX_RENDERED_CHARS:
                     raise TemplateError("the rendered chat template is too long")
-                if time.monotonic() > deadline:
-                    raise TemplateError("the chat template took too long for these messages")
+                if time.thread_time() > end:
+                    raise OutOfTime
         except TemplateError:
             raise
+        except OutOfTime:
+            raise TooSlow("the chat template took too long for these messages") from None
         except Exception as error:  # a template is a program and may raise anything
             raise TemplateError(f"the model's chat template does not take these messages: {error}") from error
         return exact_json.encodable("".join(pieces))

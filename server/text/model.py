@@ -58,7 +58,9 @@ class TextModels:
     """Hands out the TextModel of a TokenizerInfo, and threads for what would hold up the event loop."""
 
     def __init__(self, threads: int = 2) -> None:
+        """`threads`: for chats, and as many for all else, which slow chat templates shall not hold up."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="text")
+        self._chats = ThreadPoolExecutor(threads, thread_name_prefix="chats")
         self._lock = asyncio.Lock()
         self._current: TextModel | None = None
 
@@ -79,5 +81,10 @@ class TextModels:
     async def run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
+    async def run_chat(self, work: Callable[[], T]) -> T:
+        """`run`, for what renders a chat template."""
+        return await asyncio.get_running_loop().run_in_executor(self._chats, work)
+
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._chats.shutdown(wait=False, cancel_futures=True)

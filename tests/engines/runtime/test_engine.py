@@ -35,6 +35,20 @@ def test_a_slow_model_is_measured_in_less_than_a_second() -> None:
     assert seconds == pytest.approx({rows: 0.035 * rows for rows in seconds})
 
 
+def test_what_others_take_for_a_while_does_not_make_few_rows_look_dear() -> None:
+    """Another worker that starts on the same cores: the first passes take eight times as long."""
+    runner, now, passes = FakeRunner(), 0.0, 0
+
+    def take(rows: list[Row]) -> None:
+        nonlocal now, passes
+        passes += 1
+        now += (0.010 + 0.001 * len(rows[0].token_ids)) * (8.0 if passes <= 5 else 1.0)
+
+    runner.gate = take
+    seconds = measure_step_seconds(runner, clock=lambda: now)
+    assert seconds == pytest.approx({rows: 0.010 + 0.001 * rows for rows in (1, 2, 4, 8, 16, 32)})
+
+
 @async_test
 async def test_a_loop_that_fails_reports_it_and_leaves_no_caller_waiting() -> None:
     runner = FakeRunner()

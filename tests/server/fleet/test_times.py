@@ -56,6 +56,26 @@ def test_the_price_of_no_draft_is_plain_decodings() -> None:
     assert times.prices(3)[1:] == [times.verify(2), times.verify(3), times.verify(4)]
 
 
+def test_what_was_not_done_for_a_while_is_as_fast_as_the_machine_is_now() -> None:
+    """A busy machine made four rows look dear; plain decoding alone tells that it is free again."""
+    times = StepTimes(CURVE)
+    for _ in range(30):
+        times.observe_plain(pass_rows=1, seconds=0.090)
+        times.observe_verify(own_rows=4, pass_rows=4, worker_seconds=0.108, seconds=0.108)
+    assert times.verify(4) == pytest.approx(0.108, rel=0.02)
+    for _ in range(40):
+        times.observe_plain(pass_rows=1, seconds=0.030)
+    assert times.plain() == pytest.approx(0.030, rel=0.05)
+    assert times.verify(4) == pytest.approx(0.036, rel=0.25)
+
+
+def test_a_curve_that_others_disturbed_makes_no_rows_cheaper_than_fewer() -> None:
+    disturbed = [StepTime(rows=rows, seconds=seconds) for rows, seconds in ((1, 0.240), (2, 0.120), (4, 0.036))]
+    times = StepTimes([*disturbed, StepTime(rows=8, seconds=0.052)])
+    assert [times.verify(rows) for rows in (1, 2, 4, 8)] == pytest.approx([0.036, 0.036, 0.036, 0.052])
+    assert times.verify(32) > 0.052
+
+
 def test_rounds_since_plain_decoding_are_counted() -> None:
     times = StepTimes(CURVE)
     times.observe_verify(1, 1, 0.03, 0.03)

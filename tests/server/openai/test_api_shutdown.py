@@ -87,3 +87,38 @@ def test_who_watches_is_answered_while_it_drains_and_nothing_new_begins() -> Non
             assert next(line for line in lines if line.startswith("data: {"))  # what runs goes on
         thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_prompt_that_still_waits_for_a_thread_is_refused_when_the_drain_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("serving.runner._FAREWELL_SECONDS", 0.1)
+    app = create_app(GatewayConfig(), ScriptedBackend(script=endless))
+    config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=20)
+    state = app.state.gateway
+    server = DrainingServer(config, 0.1, state.background.cancel, state.draining.set)
+    go, came = threading.Event(), threading.Event()
+
+    async def never(work: object) -> None:
+        came.set()
+        await asyncio.get_running_loop().run_in_executor(None, go.wait, 20)
+
+    monkeypatch.setattr(state.texts, "run_chat", never)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
+        thread.start()
+        answers: list[httpx.Response] = []
+        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/chat/completions"
+        client = threading.Thread(target=lambda: answers.append(httpx.post(url, json=body, timeout=20)))
+        client.start()
+        assert came.wait(10)
+        server.should_exit = True
+        client.join(20)
+        go.set()
+        thread.join(20)
+    assert not thread.is_alive()
+    assert [answer.status_code for answer in answers] == [503]
+    assert answers[0].json()["error"]["message"] == "the server is shutting down"

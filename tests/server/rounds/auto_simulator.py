@@ -22,7 +22,8 @@ from draft_worker.memory import AnswerMemory
 from protocol.messages import Candidate, DraftRequest, DraftTimings
 from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import AdaptivePlanner, PairState, RoundOutcome, Times
+from server.rounds.adaptive.planner import AdaptivePlanner, PairState
+from server.rounds.adaptive.round import RoundOutcome, Times
 from worker.session import Session
 
 MODEL_IS_RIGHT = {"prose": 0.7, "code": 0.75, "call": 0.6, "quotation": 0.7}
@@ -42,13 +43,15 @@ _NO_TIME = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.
 
 @dataclass
 class Machine:
-    """Seconds of the target's passes, of a call to the draft worker and of the model's draws."""
+    """Seconds of the target's passes, of a call to the draft worker, of the model's draws, and of the way to the target
+    and back (plain decoding has none)."""
 
     step: float = 0.030
     per_row: float = 0.002
     call: float = 0.0005
     fixed: float = 0.002
     per_token: float = 0.003
+    network: float = 0.0
     noise: float = 0.05
     rng: Random = field(default_factory=lambda: Random(1))
     now: float = 0.0
@@ -168,10 +171,22 @@ class Day:
                 accepted += 1
             rows = 1 + len(draft)
             took = machine.take(machine.step + machine.per_row * (rows - 1))
-            times.steps.observe_verify(rows, rows, took, took)
+            waited = took + machine.take(machine.network)
+            times.steps.observe_verify(rows, rows, took, waited)
             times.drafts.observe(planned, draft_seconds)
             planner.observe(
-                RoundOutcome(planned, 1, len(draft), accepted, accepted + 1, 0, draft_seconds, False, took, rows),
+                RoundOutcome(
+                    planned,
+                    1,
+                    len(draft),
+                    accepted,
+                    accepted + 1,
+                    0,
+                    draft_seconds,
+                    False,
+                    took + machine.network,
+                    rows,
+                ),
                 times,
             )
             session.ids.extend(text.ids[done : done + accepted + 1])

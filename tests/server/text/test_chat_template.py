@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from server.text.chat_template import ChatTemplate, TemplateError
+from server.text.chat_template import ChatTemplate, TemplateError, TooSlow
 
 HI = [{"role": "user", "content": "Hi"}]
 
@@ -58,9 +60,55 @@ def test_a_template_that_fails(source: str) -> None:
 
 
 def test_a_template_that_does_not_end() -> None:
-    loops = "{% for a in range(90000) %}{% for b in range(90000) %}{{ b }}{% endfor %}{% endfor %}"
-    with pytest.raises(TemplateError, match="too long"):
-        render(loops, timeout=0.05)
+    loops = "{% for a in range(90000) %}{% for b in messages[1:] %}{{ a }}{% endfor %}{% endfor %}"
+    with pytest.raises(TooSlow, match="too long"):
+        render(loops, messages=HI * 9, timeout=0.05)
+
+
+WRITES_NOTHING = {
+    "loops in loops": "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
+    "a condition that nothing meets": (
+        "{% for a in range(90000) %}{% for b in range(90000) if b < 0 %}{% endfor %}{% endfor %}"
+    ),
+    "a macro that calls itself twice": (
+        "{% macro f(n) %}{% if n %}{% set x = f(n - 1) ~ f(n - 1) %}{% endif %}{% endmacro %}{% set x = f(60) %}"
+    ),
+    "a call of a macro": (
+        "{% macro f(n) %}{% if n %}{% set x %}{% call f(n - 1) %}{% endcall %}{{ f(n - 1) }}{% endset %}"
+        "{% endif %}{{ caller() if caller else '' }}{% endmacro %}{% set x = f(60) %}"
+    ),
+    "a recursive loop": (
+        "{% set x %}{% for n in [60] recursive %}{% if n %}{{ loop([n - 1, n - 1]) }}{% endif %}{% endfor %}"
+        "{% endset %}"
+    ),
+    "a limit of its own": "{% set seconds_of_computing_end = 1e9 %}{% for a in range(90000) %}"
+    "{% for b in range(90000) %}{% endfor %}{% endfor %}",
+}
+
+
+@pytest.mark.parametrize("source", WRITES_NOTHING.values(), ids=list(WRITES_NOTHING))
+def test_a_template_that_writes_nothing_and_does_not_end(source: str) -> None:
+    for_two = "{% if messages|length > 1 %}" + source + "{% endif %}"
+    began = time.thread_time()
+    with pytest.raises(TooSlow, match="too long"):
+        render(for_two, messages=HI * 2, timeout=0.05)
+    assert time.thread_time() - began < 5
+    with pytest.raises(ValueError, match=r"over 1 s for a chat of one word"):
+        ChatTemplate(source, {})
+
+
+def test_a_client_cannot_move_the_clock() -> None:
+    loops = "{% if messages|length > 1 %}" + WRITES_NOTHING["loops in loops"] + "{% endif %}"
+    with pytest.raises(TooSlow):
+        render(loops, messages=HI * 2, timeout=0.05, variables={"seconds_of_computing_end": 1e9})
+
+
+def test_loops_keep_what_jinja_gives_them() -> None:
+    source = (
+        "{% for m in 'abc' if m != 'b' %}{{ loop.index }}/{{ loop.length }}{{ m }}{{ loop.last }} "
+        "{% else %}none{% endfor %}{% for m in [] %}{% else %}none{% endfor %}"
+    )
+    assert render(source) == "1/2aFalse 2/2cTrue none"
 
 
 def test_a_broken_template_is_reported_at_once() -> None:

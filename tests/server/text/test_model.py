@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import threading
 
 import pytest
 
@@ -10,7 +12,7 @@ from config.gateway import GatewayConfig
 from server.errors import InvalidRequest
 from server.openai.chat_schema import ChatCompletionRequest
 from server.openai.prompt import render_chat
-from server.text.model import TextModel
+from server.text.model import TextModel, TextModels
 from tests.server.openai.api_doubles import served_model
 
 
@@ -25,3 +27,19 @@ def test_a_broken_chat_template_refuses_chats_alone(field: str, caplog: pytest.L
     with pytest.raises(InvalidRequest, match=r"cannot be compiled: .*: use /v1/completions") as refused:
         render_chat(text, body.messages, GatewayConfig(target_urls=["http://127.0.0.1:1"]))
     assert refused.value.code == "no_chat_template"
+
+
+def test_slow_chats_hold_up_no_other_text() -> None:
+    async def scenario() -> None:
+        models = TextModels(threads=1)
+        go = threading.Event()
+        chats = [asyncio.create_task(models.run_chat(lambda: go.wait(30))) for _ in range(3)]
+        try:
+            assert await asyncio.wait_for(models.run(lambda: "there"), 10) == "there"
+            assert not any(chat.done() for chat in chats)
+        finally:
+            go.set()
+            assert await asyncio.gather(*chats) == [True] * 3
+            models.close()
+
+    asyncio.run(scenario())
