@@ -1,4 +1,4 @@
-"""Bitwise mode on llama.cpp: which options have it, and the trial on the model itself.
+"""Bitwise mode on llama.cpp: what it takes (the options: engines.llama_cpp.loading), and the trial on the model itself.
 
 A row's logits depend on its neighbours in five places of llama.cpp's CPU backend (found by trying, ggml 0.25):
 products over repacked weights (other code from some number of rows on); products over K-quants in tiles, from eight
@@ -17,19 +17,14 @@ request (Row.prompt), and keys and values of one kind are never taken for the ot
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from platform import machine
 
 import torch
 from torch import Tensor
 
 from engines.errors import BatchInvarianceError
-from engines.llama_cpp.context import Options
 from engines.llama_cpp.runner import Runner
 from engines.runtime.rows import Row
 
-TILED_PRODUCTS = "GGML_CPU_TILED_MM"
-"""The environment variable: "0" has K-quants multiplied row by row, however many rows there are."""
 _CHECK_SEED = 20_260_113
 _CONTEXT = 48
 _PIECE = 8
@@ -39,22 +34,6 @@ _MANY_CELLS = 600
 """More than the 512 from which on llama.cpp splits keys over threads."""
 _MOST_BESIDE = 80
 """More rows than the 64 from which on it takes them in tiles."""
-_SPLIT_TYPES = ("f32", "f16")
-_X86 = ("x86_64", "AMD64")
-
-
-def exact_options(options: Options, *, repacked: bool = False) -> Options:
-    """`options` with what bitwise mode needs. Raises BatchInvarianceError for those that can't have it.
-
-    `repacked`: weights may be repacked, for a runner that reads prompts apart where some are.
-    """
-    if options.flash_attention == "off":
-        raise BatchInvarianceError("batch_invariant needs flash attention, and flash_attn is off")
-    keys, values = options.type_k, options.type_v
-    if keys == values and values in _SPLIT_TYPES:
-        # Values in bfloat16 are converted row by row; keys are multiplied as they are, given instructions for it.
-        keys, values = ("bf16", "f16") if machine() in _X86 else (keys, "bf16")
-    return replace(options, extra_buffers=repacked, flash_attention="on", type_k=keys, type_v=values)
 
 
 def self_check(runner: Runner, chunk: int) -> None:
