@@ -89,8 +89,9 @@ def laid_out(
     one = max(seconds(1), 1e-6)
     again = seconds(planned + 1)
     tree = _tree(outcomes, planned, worth[:most], most, cache(seconds), time - again)
-    # After a tree the draft has to be read again.
-    saved = sum(chance * sum(worth[: guess.tokens]) for chance, guess in tree) - max(0.0, again - one)
+    # If none of a tree's outcomes comes, the draft has to be read again before anything is drawn.
+    missed = 1.0 - sum(chance for chance, _ in tree)
+    saved = sum(chance * sum(worth[: guess.tokens]) for chance, guess in tree) - missed * max(0.0, again - one)
     for chance, guess in outcomes:
         if guess.place == BONUS:
             tokens = min(len(worth), most)

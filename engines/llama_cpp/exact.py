@@ -1,4 +1,4 @@
-"""Bitwise mode on llama.cpp: which options have it, and the trial on the model itself.
+"""Bitwise mode on llama.cpp: what it takes (the options: engines.llama_cpp.loading), and the trial on the model itself.
 
 A row's logits depend on its neighbours in five places of llama.cpp's CPU backend (found by trying, ggml 0.25):
 products over repacked weights (other code from some number of rows on); products over K-quants in tiles, from eight
@@ -17,44 +17,24 @@ request (Row.prompt), and keys and values of one kind are never taken for the ot
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from platform import machine
+from itertools import chain
 
 import torch
 from torch import Tensor
 
 from engines.errors import BatchInvarianceError
-from engines.llama_cpp.context import Options
 from engines.llama_cpp.runner import Runner
 from engines.runtime.rows import Row
 
-TILED_PRODUCTS = "GGML_CPU_TILED_MM"
-"""The environment variable: "0" has K-quants multiplied row by row, however many rows there are."""
 _CHECK_SEED = 20_260_113
 _CONTEXT = 48
 _PIECE = 8
 _TAIL = 16
-_SIZES = (1, 4, 11, 16, 28)
+_SIZES = (5, 11, 28)
 _MANY_CELLS = 600
 """More than the 512 from which on llama.cpp splits keys over threads."""
 _MOST_BESIDE = 80
 """More rows than the 64 from which on it takes them in tiles."""
-_SPLIT_TYPES = ("f32", "f16")
-_X86 = ("x86_64", "AMD64")
-
-
-def exact_options(options: Options, *, repacked: bool = False) -> Options:
-    """`options` with what bitwise mode needs. Raises BatchInvarianceError for those that can't have it.
-
-    `repacked`: weights may be repacked, for a runner that reads prompts apart where some are.
-    """
-    if options.flash_attention == "off":
-        raise BatchInvarianceError("batch_invariant needs flash attention, and flash_attn is off")
-    keys, values = options.type_k, options.type_v
-    if keys == values and values in _SPLIT_TYPES:
-        # Values in bfloat16 are converted row by row; keys are multiplied as they are, given instructions for it.
-        keys, values = ("bf16", "f16") if machine() in _X86 else (keys, "bf16")
-    return replace(options, extra_buffers=repacked, flash_attention="on", type_k=keys, type_v=values)
 
 
 def self_check(runner: Runner, chunk: int) -> None:
@@ -75,7 +55,10 @@ def self_check(runner: Runner, chunk: int) -> None:
         tail = enumerate(ids[context:])
         reference = torch.cat([runner.forward([Row(0, context + i, [token])])[0].clone() for i, token in tail])
         references.append(reference)
-        for what, logits in _other_ways(runner, ids, context, chunk):
+        ways = _other_ways(runner, ids, context, chunk)
+        if runner.reads_apart and not spread:
+            ways = chain(ways, _other_readings(runner, ids, context))
+        for what, logits in ways:
             if not torch.equal(logits, references[0][: len(logits)]):
                 raise BatchInvarianceError(
                     f"batch_invariant does not hold here: {where} {what} gives other bits than one token at a time"
@@ -114,9 +97,13 @@ def _other_ways(runner: Runner, ids: list[int], context: int, chunk: int) -> Ite
         yield "a copy beside drafts", runner.forward([Row(0, 0, beside), Row(1, context, tail)])[1]
         runner.forward([_prompt(0, 0, ids[:context])])
         yield "a prompt read at once", runner.forward([Row(0, context, tail[:5]), Row(1, context, tail[:1])])[0]
-    for size in _SIZES if runner.reads_apart else ():
+
+
+def _other_readings(runner: Runner, ids: list[int], context: int) -> Iterator[tuple[str, Tensor]]:
+    """Logits of ids[context:] after a prompt that was read in other pieces, few of them whole tiles."""
+    for size in _SIZES:
         _read(runner, ids[:context], False, size)
-        yield f"a prompt read in pieces of {size}", runner.forward([Row(0, context, tail)])[0]
+        yield f"a prompt read in pieces of {size}", runner.forward([Row(0, context, ids[context:])])[0]
 
 
 def _prompt(slot: int, start: int, ids: list[int]) -> Row:

@@ -19,8 +19,6 @@ from protocol.worker_info import Capabilities, ModelInfo, StepTime, TokenizerInf
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
 _MEASURING_SECONDS = 0.9
-LONGEST_DEFAULT_CONTEXT = 8192
-"""Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -388,7 +388,10 @@ def test_time_goes_where_it_brings_most() -> None:
     assert tokens(rows_are_free, 0.035) == [(BONUS, 2), (0, 2), (2, 2)], "the draft's pass and two more"
     assert tokens(rows_cost, 0.045) == [(BONUS, 3)], "the draft's last token, then three more"
     assert tokens(rows_cost, 0.0) == [(BONUS, 1)], "one at least"
-    assert tokens(rows_cost, math.inf) == [(BONUS, 4)], "a tree saves little more, and the draft had to be read again"
+    assert tokens(rows_cost, math.inf) == [(BONUS, 4), (0, 4), (2, 4)], "there is time for all"
+    outcomes[1:] = [(0.03, Guess(0, 0)), (0.03, Guess(2, 0))]
+    assert tokens(rows_cost, math.inf) == [(BONUS, 4)], "they save little more, and the draft had to be read again"
+    outcomes[1:] = [(0.2, Guess(0, 0)), (0.1, Guess(2, 0))]
     more_than_one_cost = lambda rows: 0.02 if rows == 1 else 0.06 + 0.008 * rows  # noqa: E731
     assert tokens(more_than_one_cost, 0.21) == [(BONUS, 4)], "as a small model on a CPU: no straight line"
     rows_cost_little = lambda rows: 0.009 + 0.001 * rows  # noqa: E731

@@ -151,6 +151,9 @@ class AdaptivePlanner:
         ahead = times.ahead is not None and self._pair.lookahead.next()
         plan = self._plan_with(times.of(ahead), ahead)
         if not (ahead and plan.draft_tokens and plan.num_candidates == 1):
+            unpaid = plan.plain_tokens > _PLAIN_SAMPLE and not self._chooses
+            if times.ahead is not None and not ahead and unpaid:
+                self._pair.lookahead.observe_plain(times.steps.plain())
             return plan
         most = self._worth_sending if times.extends and not self._chooses else 0
         return replace(plan, lookahead=True, prepared_tokens=most, least_ahead=self._least_ahead(plan, times))
@@ -174,7 +177,8 @@ class AdaptivePlanner:
         could_pay = self._could_pay(times, plain)
         self._trying = not pays
         self._longest = _LONGEST_INTERVAL if could_pay else _LONGEST_HOPELESS_INTERVAL
-        if pair.credit > 0.0 and (pays or new or (self._promising and could_pay)):
+        trying = (self._promising or (ahead and pair.lookahead.trying)) and could_pay
+        if pair.credit > 0.0 and (pays or new or trying):
             return RoundPlan(draft_tokens, num_candidates)
         price = max(0.1, expected[draft_tokens] * (seconds_a_token / plain - 1.0))
         missing = price - pair.credit

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from engines.errors import BatchInvarianceError
 from engines.llama_cpp.context import Context, LoadedGguf, Options
-from engines.llama_cpp.exact import TILED_PRODUCTS, exact_options, self_check
+from engines.llama_cpp.exact import self_check
 from engines.llama_cpp.library import library
+from engines.llama_cpp.loading import TILED_PRODUCTS, exact_options
 from engines.llama_cpp.runner import Runner
 from engines.runtime.engine import measure_step_seconds
 from engines.runtime.rows import Row
@@ -99,7 +100,8 @@ import sys
 from pathlib import Path
 from engines.errors import BatchInvarianceError
 from engines.llama_cpp.context import Context, LoadedGguf, Options
-from engines.llama_cpp.exact import exact_options, self_check
+from engines.llama_cpp.exact import self_check
+from engines.llama_cpp.loading import exact_options
 from engines.llama_cpp.library import library
 from engines.llama_cpp.runner import Runner
 plain = Options(threads=1, cells=4000, pass_tokens=300)

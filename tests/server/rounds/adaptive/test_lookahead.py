@@ -73,6 +73,13 @@ def test_gamma_settles_where_whole_drafts_are_there() -> None:
     assert on.prepared_tokens == 0, "the worker would not take it"
 
 
+def test_it_is_tried_where_drafting_does_not_pay_without_it() -> None:
+    asked = settings(0.02, 1 / 5, 0.7)
+    plain = 1 / World(**asked).plain
+    assert pace(asked, "off") < 1.05 * plain
+    assert pace(asked, "auto") > 1.15 * plain
+
+
 @pytest.mark.parametrize("fault", [{"hit": 0.0, "shared": 1.15}, {"hit": 0.3, "shared": 1.5}])
 def test_it_is_turned_off_if_it_costs_the_target_more_than_it_hides(fault: dict[str, Any]) -> None:
     asked = settings(0.0, 1 / 20, 0.8, **fault)
