@@ -413,7 +413,7 @@ def test_a_whole_draft_for_the_next_outcome_comes_before_a_token_more_for_the_fi
     assert tokens(worths(2, 0.04, 0.0, right, pace=0.02)) == [2, 2, 2]
     outcomes = [(0.5, Guess(0, 0)), (0.2, Guess(0, 1)), (0.1, Guess(0, 2))]
     worth = worths(2, 0.04, 0.0, [0.5**place for place in range(1, 7)], pace=0.02)
-    found = laid_out(outcomes, 1, worth, 128, lambda rows: 0.005 + 0.005 * rows, 0.1)
+    found = laid_out(outcomes, 1, worth, 128, lambda rows: 0.005 + 0.005 * rows, 0.1, lambda tokens: 0.01 * tokens)
     assert [guess.tokens for guess in found] == [2, 2, 2], "within a tree, too"
 
 
