@@ -82,14 +82,14 @@ def _on_llama_cpp(model: str, batch_invariant: bool, threads: int | None) -> tup
     """The same of a GGUF file."""
     from config.workers import TargetWorkerConfig
     from engines.gguf.tokenizer import build_tokenizer
-    from engines.llama_cpp.files import find_gguf
-    from engines.llama_cpp.library import library
+    from engines.llama_cpp.loading import open_model
     from engines.llama_cpp.start import load_runner
 
-    found = find_gguf(model, print)
     settings: dict[str, Any] = {"slots": 8, "context_length": 512, "threads": threads}
     config = TargetWorkerConfig(model=model, engine="llama_cpp", batch_invariant=batch_invariant, **settings)
-    runner, _, _ = load_runner(library(), found, config)
+    model_file = open_model(config, print)
+    runner, _, _ = load_runner(model_file, config)
+    found = model_file.found
     return runner, _text(build_tokenizer(found.metadata, found.architecture).backend_tokenizer)
 
 

@@ -11,6 +11,8 @@ from basics.names import LOOKUP, MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
 from config.urls import worker_url
 from config.vllm_arguments import check_vllm_arguments
 
+LONGEST_DEFAULT_CONTEXT = 8192
+"""Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
 WorkerUrl = Annotated[str, Field(pattern=r"^https?://[^/?#]+$"), AfterValidator(worker_url)]
 EngineName = Literal["torch", "vllm", "llama_cpp"]
 """The engines in engines/table.py."""

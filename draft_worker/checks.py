@@ -14,10 +14,16 @@ def check_draft(request: DraftRequest, info: ModelInfo) -> None:
     check_sequence(request, info)
     if request.draft_model not in (None, AUTO, LOOKUP, info.id):
         raise Unsupported(f"this worker drafts with {info.id}, {LOOKUP} or {AUTO}", "draft_model")
-    if request.lookahead_tokens and not info.capabilities.lookahead:
-        raise Unsupported("this worker does not draft ahead", "lookahead_tokens")
-    if request.lookahead_tokens and request.num_candidates > 1:
-        raise Unsupported("only a single candidate is drafted ahead", "lookahead_tokens")
+    for name, tokens in (("lookahead_tokens", request.lookahead_tokens), ("prepared_tokens", request.prepared_tokens)):
+        if tokens and not info.capabilities.lookahead:
+            raise Unsupported("this worker does not draft ahead", name)
+        if tokens and request.num_candidates > 1:
+            raise Unsupported("only a single candidate is drafted ahead", name)
+    if request.prepared_tokens and request.want_q:
+        # How much is there follows from the time that passes took, and with it from tokens that may be drawn again.
+        raise Unsupported("a draft whose q is wanted must not be as long as what is prepared", "prepared_tokens")
+    if request.prepared_tokens and request.draft_model == AUTO:
+        raise Unsupported("auto chooses lengths itself", "prepared_tokens")
     most = info.capabilities.max_candidates
     if request.draft_model != LOOKUP and request.num_candidates > most:
         raise Unsupported(f"{info.id} drafts {most} candidates at most", "num_candidates")

@@ -56,30 +56,44 @@ def likeliest(chances: Sequence[float], rates: GuessRates, count: int) -> list[t
     return found[:count]
 
 
+def worths(usual: int, one: float, flight: float, chances: Sequence[float], pace: float) -> list[float]:
+    """Seconds that the first, second, … prepared token of a draft saves, if the draft is used.
+
+    Each of the first `usual` tokens, which would be drawn otherwise, saves a pass (`one`) and its share of what a whole
+    draft saves besides (`flight`). A token beyond is sent because it is there: it saves the time of a token, `pace`, if
+    all up to it are right (`chances`).
+    """
+    found: list[float] = []
+    for place, chance in enumerate(chances):
+        found.append(one + flight / usual if place < usual else min(chance * pace, found[-1] if found else math.inf))
+    return found
+
+
 def laid_out(
     outcomes: Sequence[tuple[float, Guess]],
     planned: int,
-    each: int,
+    worth: Sequence[float],
     most: int,
     seconds: Callable[[int], float],
     time: float,
 ) -> list[Guess]:
     """How many tokens to prepare for each of the outcomes; those that get none are left out.
 
-    `most` in all, `each` for an outcome, and one at least. `seconds`: of a pass by its rows. Either a tree of several
-    outcomes, or the likeliest token after the whole draft alone, which grows on where the draft stands: that takes a
-    row a pass, of the draft only its last token, and leaves the draft's keys where they are. On a GPU, where rows are
-    free, it is the tree; on a CPU often the chain.
+    `most` in all, for an outcome one for each entry of `worth`, which are the seconds that it saves, and one at least.
+    `seconds`: of a pass by its rows. Either a tree of several outcomes, or the likeliest token after the whole draft
+    alone, which grows on where the draft stands: that takes a row a pass, of the draft only its last token, and leaves
+    the draft's keys where they are. On a GPU, where rows are free, it is the tree; on a CPU often the chain.
     """
     one = max(seconds(1), 1e-6)
     again = seconds(planned + 1)
-    tree = _tree(outcomes, planned, min(each, most), most, cache(seconds), time - again)
-    # A prepared token saves a pass of one row; after a tree the draft has to be read again.
-    worth = sum(chance * guess.tokens for chance, guess in tree) * one - max(0.0, again - one)
+    tree = _tree(outcomes, planned, worth[:most], most, cache(seconds), time - again)
+    # If none of a tree's outcomes comes, the draft has to be read again before anything is drawn.
+    missed = 1.0 - sum(chance for chance, _ in tree)
+    saved = sum(chance * sum(worth[: guess.tokens]) for chance, guess in tree) - missed * max(0.0, again - one)
     for chance, guess in outcomes:
         if guess.place == BONUS:
-            tokens = min(each, most, max(1, int(time / one) - 1) if time < math.inf else most)
-            if chance * tokens * one > worth:
+            tokens = min(len(worth), most, max(1, int(time / one) - 1) if time < math.inf else most)
+            if chance * sum(worth[:tokens]) > saved:
                 return [replace(guess, tokens=tokens)]
             break
     return [guess for _, guess in tree]
@@ -88,7 +102,7 @@ def laid_out(
 def _tree(
     outcomes: Sequence[tuple[float, Guess]],
     planned: int,
-    each: int,
+    worth: Sequence[float],
     most: int,
     seconds: Callable[[int], float],
     left: float,
@@ -114,7 +128,7 @@ def _tree(
         growing = [index for index in growing if not count or costs[index] <= left]
         if not growing:
             break
-        best = max(growing, key=lambda index: outcomes[index][0] / costs[index])
+        best = max(growing, key=lambda index: outcomes[index][0] * worth[depths[index]] / costs[index])
         left -= costs[best]
         more = max(0, lowest - places[best])
         lowest -= more
@@ -123,7 +137,7 @@ def _tree(
             rows.append(planned - lowest)
         depths[best] += 1
         rows[depths[best] - 1] += depths[best]
-        if depths[best] == each:
+        if depths[best] == len(worth):
             growing.remove(best)
     return [
         (chance, replace(guess, tokens=depth)) for (chance, guess), depth in zip(outcomes, depths, strict=True) if depth

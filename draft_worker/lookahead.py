@@ -7,12 +7,12 @@ import logging
 import math
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from basics.names import AUTO
 from draft_worker.engine import DraftEngine, LooksAhead
-from draft_worker.fan_out import MOST_GUESSES, GuessRates, laid_out, likeliest
+from draft_worker.fan_out import MOST_GUESSES, GuessRates, laid_out, likeliest, worths
 from draft_worker.outcomes import Ahead, Guess
 from draft_worker.pass_seconds import PassSeconds
 from draft_worker.yields import Kind, Yields
@@ -30,11 +30,11 @@ logger = logging.getLogger(__name__)
 NAME = "lookahead"
 _KIND: Kind = (NAME, 4)
 """Drafts that were sent, of any source. At first they are taken to be as good as those of a fair match."""
-_MOST_OUTCOMES = 16
+_MOST_OUTCOMES = 24
 _FIRST_OUTCOMES = 6
 """While it is not known how long a verification takes."""
 _MOST_TOKENS = 128
-_LEAST_CHANCE = 0.02
+_LEAST_CHANCE = 0.01
 _MOST_SECONDS = 5.0
 _MOST_CALLS = 1
 """Other calls in the engine with which lookahead is still begun."""
@@ -107,6 +107,10 @@ class Lookahead:
             looking.gap = _smoothed(looking.gap, gap)
             self._gap = _smoothed(self._gap, gap)
             self._judge(looking, ahead, came)
+        import copy
+
+        kept = copy.copy(ahead)
+        kept.passes = list(ahead.passes)
         for rows, seconds in ahead.passes:
             self._seconds.observe(rows, seconds)
         ahead.passes.clear()
@@ -126,6 +130,14 @@ class Lookahead:
             return None
         q = branch.q[own - 1 : own - 1 + len(tokens)] if looking.ahead.wants_q else []
         return Known(tokens, q, ended, branch.depth - own if ended else len(tokens))
+
+    def lengthened(self, asked: Asked) -> Asked:
+        """As many tokens as are there, if that is wanted; a stop token that ends them does not count as an end."""
+        known = self.known(asked, []) if asked.tokens and asked.request.prepared_tokens else None
+        tokens = min(known.planned, asked.request.prepared_tokens) if known is not None else 0
+        if tokens <= asked.tokens:
+            return asked
+        return replace(asked, request=asked.request.model_copy(update={"draft_tokens": tokens}))
 
     async def alternatives(self, session: Session[Memory], round_: int, seconds: float) -> list[Prepared]:
         """What is prepared for what may come of the draft of this round, once all is whole or the time is over.
@@ -156,10 +168,10 @@ class Lookahead:
         if looking is not None and looking.task is not None and not looking.task.done():
             await asyncio.wait({looking.task})
 
-    def begin(self, asked: Asked, drafted: list[int], planned: int) -> None:
+    def begin(self, asked: Asked, drafted: list[int], planned: int, usual: int) -> None:
         """Prepare for what may come of `drafted`, a draft meant to have `planned` tokens, now that it is answered.
 
-        To be called before `drafted` is added to the session.
+        `usual`: the length of one of which nothing is prepared. To be called before `drafted` is added to the session.
         """
         request, session = asked.request, asked.session
         looking: _Looking | None = session.state.get(NAME)
@@ -174,7 +186,7 @@ class Lookahead:
         gap = looking.gap if looking.gap is not None else self._gap
         # Where this worker chooses lengths, what is asked for is the most: one more than now can be tried at no cost.
         each = min(request.lookahead_tokens, planned + 1) if request.draft_model == AUTO else request.lookahead_tokens
-        guesses = self._choose(looking, planned, each, gap)
+        guesses = self._choose(looking, planned, gap, usual, each, request.flight_seconds)
         self._begun += 1
         ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q, everywhere=self._begun % _LOOK_ROUND == 0)
         if gap is not None:
@@ -228,12 +240,17 @@ class Lookahead:
         found = ahead.following(came)
         self._metrics.foreseen(found is not None and len(found[0].tokens) > found[1])
 
-    def _choose(self, looking: _Looking, planned: int, each: int, gap: float | None) -> list[Guess]:
+    def _choose(
+        self, looking: _Looking, planned: int, gap: float | None, usual: int, each: int, flight: float
+    ) -> list[Guess]:
         """What is likeliest to be used of all that there is time for, and a token at least."""
         most = _FIRST_OUTCOMES if gap is None else _MOST_OUTCOMES
         outcomes = likeliest(looking.yields.chances(_KIND, planned), self._rates, most)
         likely = [outcome for outcome in outcomes if outcome[0] >= _LEAST_CHANCE] or outcomes[:1]
-        return laid_out(likely, planned, each, _MOST_TOKENS, self._seconds.of, math.inf if gap is None else gap)
+        right = looking.yields.chances(_KIND, max(each, planned))
+        pace = (gap or 0.0) / (1.0 + sum(right[:planned]))
+        worth = worths(usual, max(self._seconds.of(1), 1e-6), flight, right[:each], pace)
+        return laid_out(likely, planned, worth, _MOST_TOKENS, self._seconds.of, math.inf if gap is None else gap)
 
 
 def candidate_of(token_ids: list[int], q: list[TopK], wants_q: bool) -> Candidate:

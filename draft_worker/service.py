@@ -61,6 +61,7 @@ class DraftService:
                 "history": config.history_mb > 0,
                 "translates": translates,
                 "prepared": info.capabilities.lookahead,
+                "prepared_tokens": info.capabilities.lookahead,
             }
         )
         self._learned = Learned(engine, info.model_copy(update={"capabilities": able}), config, metrics)
@@ -103,10 +104,11 @@ class DraftService:
             if request.own_prompt is not None:
                 session.state["own_prompt"] = request.own_prompt
             room = min(request.max_tokens, info.context_length - context_tokens)
-            within = request.model_copy(update={"draft_tokens": min(request.draft_tokens, room)})
-            asked = Asked(within, session, session.settle("all"), deadline, translator)
+            within = {name: min(getattr(request, name), room) for name in ("draft_tokens", "prepared_tokens")}
+            asked = Asked(request.model_copy(update=within), session, session.settle("all"), deadline, translator)
             if self.lookahead is not None:
                 self.lookahead.settle(asked)
+                asked = self.lookahead.lengthened(asked)
             chosen: Chosen | None = None
             if request.draft_model == AUTO and asked.tokens:
                 chosen = await self._auto.draft(asked)
@@ -116,6 +118,7 @@ class DraftService:
             else:
                 source, drafted = await self._draft(asked)
             parts = chosen.parts if chosen is not None else []
+            length = asked.tokens if request.prepared_tokens else None
             if drafted.prepared and chosen is None:
                 parts = model_parts(drafted)
                 source = parts[0].source
@@ -123,7 +126,8 @@ class DraftService:
             if self.lookahead is not None:
                 # An extension follows from tokens drawn before it, which may be discarded and drawn again.
                 planned = chosen.planned - chosen.extended if chosen is not None else asked.tokens
-                self.lookahead.begin(asked, first, planned)
+                usual = planned if chosen is not None else min(request.draft_tokens, room)
+                self.lookahead.begin(asked, first, planned, usual)
             session.emit(first)
             response = DraftResponse(
                 session_id=request.session_id,
@@ -131,7 +135,7 @@ class DraftService:
                 candidates=drafted.candidates,
                 source=source,
                 parts=parts,
-                planned=chosen.planned if chosen is not None else None,
+                planned=chosen.planned if chosen is not None else length,
                 cached_tokens=drafted.cached_tokens,
                 timings=drafted.timings,
             )

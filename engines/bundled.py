@@ -13,7 +13,6 @@ from pathlib import Path
 from config.pairs import BUNDLED
 from engines.cache import build_once, cache_folder, remove_superseded
 from engines.errors import ModelError
-from engines.gguf.convert import CONVERSION, convert_gguf
 
 BUNDLED_DRAFT_FOLDER = Path(__file__).parent / "bundled_draft"
 """A draft for it, trained by `tandem train-draft`: its card is the README.md there."""
@@ -29,6 +28,7 @@ def bundled_folder(progress: Callable[[str], None]) -> Path:
     Raises:
         ModelError: if it cannot be fetched, or is not the file that it should be.
     """
+    from engines.gguf.convert import CONVERSION, convert_gguf  # they import torch, for which the file need not wait
 
     def build(target: Path) -> None:
         downloads = target / "download"

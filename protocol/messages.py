@@ -182,6 +182,16 @@ class DraftRequest(SequenceRequest):
     lookahead_tokens: int = Field(
         default=0, ge=0, le=MAX_DRAFT_TOKENS, description="length of the drafts to prepare for what may come; 0: none"
     )
+    prepared_tokens: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_DRAFT_TOKENS,
+        description="if the context is one that was prepared for: as many draft tokens as are there, up to this; not "
+        "fewer than `draft_tokens`",
+    )
+    flight_seconds: Finite = Field(
+        default=0.0, ge=0.0, description="what a draft that is prepared whole saves beside drafting; 0: nothing"
+    )
     prediction: Prediction | None = None
     verify_seconds: list[Annotated[float, Field(gt=0.0, le=3600.0)]] | None = Field(
         default=None,
@@ -225,7 +235,9 @@ class DraftResponse(Reply):
         default_factory=list, description="for `auto`: in their order; `source` is the first"
     )
     planned: int | None = Field(
-        default=None, ge=0, description="for `auto`: the length it chose; less came if it drew a stop token"
+        default=None,
+        ge=0,
+        description="for `auto`, and with `prepared_tokens`: the length it chose; less came if it drew a stop token",
     )
     cached_tokens: int = Field(description="context tokens that were not computed again")
     timings: DraftTimings

@@ -65,6 +65,7 @@ class Capabilities(Reply):
     history: bool = Field(default=False, description="a draft worker that remembers answers")
     lookahead: bool = Field(default=False, description="a draft worker that prepares drafts for what may come")
     prepared: bool = Field(default=False, description="a draft worker that tells what it has prepared by now")
+    prepared_tokens: bool = Field(default=False, description="a draft worker that takes `prepared_tokens`")
     follows: bool = Field(default=False, description="a target that takes a verification which follows another")
     batch_invariant: bool = False
     target_rounds_sampled: bool = Field(

@@ -28,10 +28,11 @@ from server.fleet.transport import Transport
 from server.fleet.worker import Role, Worker
 from server.rounds.adaptive.lookahead import LookaheadChoice
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.rounds.adaptive.round import Planner
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import DraftSide
 from server.rounds.history import scope_of
-from server.rounds.loop import OWN_DRAFTER, Planner, RoundLoop, Speculating
+from server.rounds.loop import OWN_DRAFTER, RoundLoop, Speculating
 from server.rounds.recovery import Patience, RetryBudget
 from server.rounds.sequence import TokenSequence
 from server.rounds.target_rounds import fault, target_drives

@@ -15,7 +15,7 @@ from protocol.worker_info import ModelInfo, Translation
 from tandem.addresses import service_url
 from tandem.doctor_report import print_report
 from tandem.findings import PromptResult, Report
-from tandem.payoff import Costs, Yield, acceptance_of, judge, lookahead_verdict
+from tandem.payoff import Costs, Yield, acceptance_of, flight_verdict, judge, lookahead_verdict
 from tandem.probes import MeasuredAnswer, ProbedService, Unreachable
 
 _STEP_GAMMAS = (0, 1, 3, 7)
@@ -121,6 +121,12 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
             report.lookahead = lookahead_verdict(report.costs, report.draft_tokens)
         else:
             report.lookahead = f"lookahead is not to be had: {draft.id} on {draft.engine} prepares no drafts"
+    if report.costs and draft and target and draft.capabilities.lookahead:
+        if target.capabilities.follows and draft.capabilities.prepared:
+            report.flights = flight_verdict(report.costs, report.draft_tokens)
+        else:
+            unable = draft if target.capabilities.follows else target
+            report.flights = f"verifications in flight are not to be had: {unable.id} on {unable.engine} can't"
     if report.costs:
         for result in report.prompts:
             gains = Yield(result.acceptance_rate, result.coverage)

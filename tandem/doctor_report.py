@@ -26,8 +26,9 @@ def print_report(report: Report) -> None:
             console.print(escape(drafters_line(result)))
         if result.kind in report.verdicts:
             console.print(escape(verdict_line(result, report.verdicts[result.kind])))
-    if report.lookahead:
-        console.print(escape(report.lookahead))
+    for verdict in (report.lookahead, report.flights):
+        if verdict:
+            console.print(escape(verdict))
     if any(not result.same_text for result in report.prompts):
         console.print(
             "\nA text differed with speculation: outside batch-invariant mode near-ties can fall either way. "

@@ -46,6 +46,8 @@ class Report:
     verdicts: dict[str, Payoff] = field(default_factory=dict)
     lookahead: str | None = None
     """Whether drafting while the target verifies pays."""
+    flights: str | None = None
+    """Whether verifications pay that are sent before the last verdict is back."""
 
     @property
     def healthy(self) -> bool:

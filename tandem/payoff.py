@@ -16,6 +16,8 @@ WORTH_IT = 1.1
 """A speed-up below this is explained: what holds speculation back."""
 _WORTH_HIDING = 1.05
 """A round's time over that of one whose drafting is hidden."""
+FAR = 0.05
+"""The least part of a verification that must be network for one to be sent ahead (server/rounds/adaptive/depth.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,28 @@ def lookahead_verdict(costs: Costs, draft_tokens: int) -> str:
     return (
         f"lookahead may pay: drafting is {drafting:.1f} of the {whole:.1f} ms of a round, so up to {most:.2f}×, if all "
         "drafts are foreseen and the draft worker shares no cores with the target; `lookahead: auto` measures it"
+    )
+
+
+def flight_verdict(costs: Costs, draft_tokens: int) -> str:
+    """Whether verifications pay that are sent before the last verdict is back (docs/lookahead.md, "Verification in
+    flight"): a sentence, with the reason if they do not."""
+    step, trip, whole = costs.step(draft_tokens + 1), costs.target_round_trip, costs.round(draft_tokens)
+    needed = (1 + draft_tokens) * costs.draft_token
+    if trip < FAR * (step + trip):
+        return (
+            f"verifications in flight would not pay: the way to the target and back is only {trip:.1f} of the "
+            f"{step + trip:.1f} ms of a verification"
+        )
+    if 2 * costs.draft_token > step:
+        return (
+            f"verifications in flight would hide little: preparing a draft of one token takes "
+            f"{2 * costs.draft_token:.1f} ms, and the target's pass leaves {step:.1f} ms for it"
+        )
+    shorter = f", with drafts of γ {int(step / costs.draft_token) - 1}" if needed > step else ""
+    return (
+        f"verifications in flight may pay: the way to the target and back is {trip:.1f} of the {whole:.1f} ms of a "
+        f"round, and one that is foreseen takes {step:.1f} ms{shorter}; it comes with `lookahead: auto`"
     )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from types import TracebackType
 
 from rich.console import Console
@@ -10,13 +11,19 @@ from rich.progress import Progress as Bars
 from rich.progress import SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
+_SILENT_SECONDS = 15.0
+"""Without a terminal, and so without a live clock, a state that lasts is told again after each of these."""
+
 
 class Progress:
     """One state a service. `note` prints a log line beside it at any time, from any thread."""
 
-    def __init__(self, console: Console, names: Iterable[str]) -> None:
+    def __init__(self, console: Console, names: Iterable[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
+        self._clock = clock
+        self._began = clock()
         self._states = dict.fromkeys(names, "")
+        self._told = dict.fromkeys(self._states, self._began)
         state = TextColumn("{task.fields[state]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
         columns = (SpinnerColumn(finished_text="✓"), TextColumn("{task.fields[name]:8}"), TimeElapsedColumn(), state)
         self._bars = Bars(*columns, console=console, transient=True)
@@ -38,8 +45,14 @@ class Progress:
         if name in self._tasks:
             self._bars.update(self._tasks[name], state=state, completed=int(done))
         elif state != self._states[name]:
-            self._console.print(f"{name:8} {state}", markup=False, soft_wrap=True)
+            self._print(name, state)
+        elif self._clock() - self._told[name] >= _SILENT_SECONDS:
+            self._print(name, f"{state} ({self._clock() - self._began:.0f} s so far)")
         self._states[name] = state
+
+    def _print(self, name: str, line: str) -> None:
+        self._told[name] = self._clock()
+        self._console.print(f"{name:8} {line}", markup=False, soft_wrap=True)
 
     def note(self, name: str, line: str) -> None:
         self._console.print(f"{name:8}| {line}", markup=False, soft_wrap=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from basics.names import LOOKUP
 from config.roles import DraftSettings, ServeSettings, TargetSettings
 from config.settings import UnusableFile
 from serving.logs import set_up_logging
@@ -105,5 +106,9 @@ def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:
         warn_if_public(settings.host, "this worker", "set TANDEM_WORKER_TOKEN, here and on the gateway")
     # Beside llama.cpp, whose threads are not OMP_NUM_THREADS, torch only draws, and a second set of threads on the same
     # cores makes that slower: 0.45 ms a token in place of 0.27.
-    threads = 1 if engine_of(settings) == "llama_cpp" else settings.threads
-    prepare_environment(threads, bool(settings.batch_invariant))
+    on_llama_cpp = settings.model != LOOKUP and engine_of(settings) == "llama_cpp"
+    prepare_environment(1 if on_llama_cpp else settings.threads, bool(settings.batch_invariant))
+    if on_llama_cpp:
+        from engines.llama_cpp.loading import open_soon
+
+        open_soon(settings)  # beside the imports

@@ -162,7 +162,7 @@ def readiness(client: httpx.Client, service: ChildService) -> tuple[bool, str]:
     try:
         answer = client.get(f"{service_url(service.host, service.port)}/ready")
     except httpx.HTTPError:
-        return False, "starting"
+        return False, "starting: Python imports its libraries, and compiles them the first time"
     if answer.status_code == 200:
         return True, "ready"
     try:

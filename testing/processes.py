@@ -141,9 +141,10 @@ class Stack:
         self.logs.mkdir(parents=True, exist_ok=True)
         self.processes: list[Process] = []
 
-    def tandem(self, role: Role, name: str, **settings: Any) -> Process:
-        """`tandem ROLE` with these settings, in the variables that set them; not yet ready."""
-        return self._role("tandem", role, name, settings, {})
+    def tandem(self, role: Role, name: str, python: str = sys.executable, **settings: Any) -> Process:
+        """`tandem ROLE` with these settings, in the variables that set them; not yet ready. `python`: the interpreter,
+        maybe of another environment, which runs this folder's code all the same."""
+        return self._role("tandem", role, name, settings, {}, python)
 
     def slow(
         self,
@@ -168,11 +169,11 @@ class Stack:
         command = [sys.executable, "-m", module, "--host", "127.0.0.1", "--port", str(port), *arguments]
         return self._add(name, command, port, variables)
 
-    def target(self, model: str | Path, name: str = "target", **settings: Any) -> Process:
-        return self.tandem("target", name, model=model, **settings)
+    def target(self, model: str | Path, name: str = "target", python: str = sys.executable, **settings: Any) -> Process:
+        return self.tandem("target", name, python, model=model, **settings)
 
-    def draft(self, model: str | Path, name: str = "draft", **settings: Any) -> Process:
-        return self.tandem("draft", name, model=model, **settings)
+    def draft(self, model: str | Path, name: str = "draft", python: str = sys.executable, **settings: Any) -> Process:
+        return self.tandem("draft", name, python, model=model, **settings)
 
     def gateway(
         self, targets: Sequence[str], drafts: Sequence[str] = (), name: str = "gateway", **settings: Any
@@ -198,10 +199,16 @@ class Stack:
         self.close()
 
     def _role(
-        self, module: str, role: Role, name: str, settings: Mapping[str, Any], more: Mapping[str, str]
+        self,
+        module: str,
+        role: Role,
+        name: str,
+        settings: Mapping[str, Any],
+        more: Mapping[str, str],
+        python: str = sys.executable,
     ) -> Process:
         port = free_port()
-        command = [sys.executable, "-m", module, role, "--host", "127.0.0.1", "--port", str(port)]
+        command = [python, "-m", module, role, "--host", "127.0.0.1", "--port", str(port)]
         variables = {f"TANDEM_{role}_{field}".upper(): _text(value) for field, value in settings.items()}
         return self._add(name, command, port, {**variables, **more})
 

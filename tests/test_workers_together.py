@@ -17,7 +17,8 @@ from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from engines.bundled import bundled_gguf
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
 from server.rounds.loop import Planner
 from target_worker.app import create_app as create_target_app
 from testing.fakes.runner import FakeRunner
@@ -73,26 +74,40 @@ async def started(folder: Path, engines: tuple[str, str] = ("torch", "torch")) -
         model, draft = tiny_pair(folder, engines)
     async with AsyncExitStack() as stack:
         target = await stack.enter_async_context(
-            running(create_target_app(TargetWorkerConfig(model=str(model), engine=engines[0], **common)))
+            running(create_target_app(TargetWorkerConfig(model=str(model), engine=name_of(engines[0]), **common)))
         )
         drafter = await stack.enter_async_context(
-            running(create_draft_app(DraftWorkerConfig(model=str(draft), engine=engines[1], **common)))
+            running(create_draft_app(DraftWorkerConfig(model=str(draft), engine=name_of(engines[1]), **common)))
         )
         yield Target(target, FakeRunner()), Drafter(drafter, FakeRunner())
 
 
 def tiny_pair(folder: Path, engines: tuple[str, str]) -> tuple[Path, Path]:
     """A tiny target and a draft cut from it, each in its engine's format."""
-    model = make_tiny_model(folder / "target", layers=3, context_length=256, hidden=64)
+    hidden = 256 if K_QUANTS in engines else 64
+    model = make_tiny_model(folder / "target", layers=3, context_length=256, hidden=hidden)
     draft = truncate_model(model, folder / "draft", layers=2)
-    if engines[0] == "llama_cpp":
-        model = as_gguf(model, folder / "target.gguf")
-    if engines[1] == "llama_cpp":
-        draft = as_gguf(draft, folder / "draft.gguf")
+    kind = "Q4_K" if K_QUANTS in engines else "Q4_1"
+    if name_of(engines[0]) == "llama_cpp":
+        model = as_gguf(model, folder / "target.gguf", kind)
+    if name_of(engines[1]) == "llama_cpp":
+        draft = as_gguf(draft, folder / "draft.gguf", kind)
     return model, draft
 
 
-PAIRS = [("torch", "torch"), ("llama_cpp", "llama_cpp"), ("torch", "llama_cpp"), ("llama_cpp", "torch")]
+def name_of(engine: str) -> Any:
+    return engine.partition(" ")[0]
+
+
+K_QUANTS = "llama_cpp k_quants"
+"""Whose weights are repacked where the processor has it, so that prompts are computed apart."""
+PAIRS = [
+    ("torch", "torch"),
+    ("llama_cpp", "llama_cpp"),
+    ("torch", "llama_cpp"),
+    ("llama_cpp", "torch"),
+    (K_QUANTS, K_QUANTS),
+]
 
 
 FEW = ("t0.0-penalties", "t0.7", "t1.5-top_p")
@@ -107,14 +122,14 @@ def pairs_and_samplings() -> Iterator[Any]:
     asked for."""
     for engines in (*PAIRS, BUNDLED_GGUF):
         for name in SAMPLINGS:
-            left_out = engines == BUNDLED_GGUF or ("llama_cpp" in engines and name not in FEW)
+            left_out = engines == BUNDLED_GGUF or (engines != PAIRS[0] and name not in FEW)
             marks = [pytest.mark.slow] if left_out else []
             yield pytest.param(engines, name, marks=marks, id=f"{'-'.join(engines)}-{name}")
 
 
 @pytest.fixture(scope="module")
 def pair(request: pytest.FixtureRequest, bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    if "llama_cpp" in request.param or request.param == BUNDLED_GGUF:
+    if request.param != PAIRS[0]:
         require_llama_cpp()
     with asyncio.Runner() as events:
         both = started(tmp_path_factory.mktemp("models"), request.param)

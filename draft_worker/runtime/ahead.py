@@ -10,7 +10,7 @@ from draft_worker.runtime.branches import grow
 from engines.drawing import Limits, Places, RequestSampling
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
-from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps
+from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps, prompt_of
 from engines.sampling import noise
 from engines.sampling.draw import draw_top
 from engines.sampling.process import UnusableLogits, process
@@ -32,7 +32,7 @@ def ahead_job(
     looking = _LookingAhead(request, drawing, q_top_k if request.want_q else None, ahead)
     if ahead.alone:  # it goes on where the draft stands, whose keys are there
         ids = [*ids, *ahead.drafted]
-    return Job(ids, request.cache_salt, owner, len(ids) - 1, looking.steps, idle=True)
+    return Job(ids, request.cache_salt, owner, len(ids) - 1, looking.steps, idle=True, prompt=prompt_of(request))
 
 
 class _LookingAhead:

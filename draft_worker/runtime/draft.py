@@ -15,7 +15,7 @@ from draft_worker.engine import Drafted, SharedNoise
 from draft_worker.outcomes import Branch
 from draft_worker.runtime.branches import grow
 from engines.drawing import Limits, RequestSampling
-from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps
+from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps, prompt_of
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def draft_job(
     drawing = RequestSampling(request, ids, limits, grammar, shared.position if shared is not None else None)
     drafting = _Drafting(request, drawing, q_top_k, shared.columns if shared is not None else None)
     usable = len(ids) if request.draft_tokens == 0 else len(ids) - 1
-    return Job(ids, request.cache_salt, owner, usable, drafting.steps)
+    return Job(ids, request.cache_salt, owner, usable, drafting.steps, prompt=prompt_of(request))
 
 
 @dataclass(slots=True)

@@ -24,16 +24,19 @@ class FlatBatch:
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def add(self, row: Row, sequences: Sequence[Sequence[int]]) -> None:
-        """`sequences[i]` are those that token i of the row belongs to."""
-        count = len(row.token_ids)
-        self._tokens.extend(row.token_ids)
-        if row.parents is None:
-            self._positions.extend(range(row.start, row.start + count))
-        else:
-            self._positions.extend(row.start + depth for depth in depths(row.parents))
-        self._sequences.extend(sequences)
-        self._wanted.extend(index >= row.logits_from for index in range(count))
+    def add(self, row: Row, sequences: Sequence[Sequence[int]], first: int = 0, last: int | None = None) -> None:
+        """The row's tokens [first, last); `sequences[i]` are those that token i belongs to."""
+        part = slice(first, len(row.token_ids) if last is None else last)
+        places: Sequence[int] = range(len(row.token_ids)) if row.parents is None else depths(row.parents)
+        self._tokens.extend(row.token_ids[part])
+        self._positions.extend(row.start + place for place in places[part])
+        self._sequences.extend(sequences[part])
+        self._wanted.extend(index >= row.logits_from for index in range(*part.indices(len(row.token_ids))))
+
+    def fill_up(self, multiple: int, sequence: int) -> None:
+        """Tokens of no meaning until there are a multiple of so many, in a sequence that is empty."""
+        missing = -len(self) % multiple
+        self.add(Row(0, 0, [0] * missing, logits_from=missing), [[sequence]] * missing)
 
     def pieces(self, api: Any, most: int) -> Iterator[tuple[Any, int]]:
         """llama_batch after llama_batch of at most `most` tokens, each with how many rows of logits it brings."""

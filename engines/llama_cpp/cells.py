@@ -34,8 +34,8 @@ _MOST_PARKED = 4
 
 
 class Cells:
-    """Sequences 0 to `num_slots` - 1 are slots; the last one that llama.cpp has collects what was given up; those
-    between are free for branches.
+    """Sequences 0 to `num_slots` - 1 are slots; the last one that llama.cpp has collects what was given up, the one
+    before it, `spare`, is for tokens of no meaning; those between are free for branches.
 
     `ordered` False frees cells at once.
     """
@@ -52,6 +52,7 @@ class Cells:
         self._context = context
         self._ordered = ordered
         self._waste = int(self._api.llama_max_parallel_sequences()) - 1
+        self.spare = self._waste - 1
         self.lengths = [0] * num_slots
         self.compactions = 0
         self._used = 0
@@ -62,7 +63,7 @@ class Cells:
 
     def branches(self) -> range:
         """Sequences that are unused between passes."""
-        return range(len(self.lengths), self._waste)
+        return range(len(self.lengths), self.spare)
 
     @property
     def parked(self) -> Collection[int]:

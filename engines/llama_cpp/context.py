@@ -51,9 +51,11 @@ class LoadedGguf:
         params.use_extra_bufts = options.extra_buffers
         params.load_mode = api.llama_load_mode_from_str(b"mmap" if options.mmap else b"none")
         library.log.errors.clear()
+        library.log.repacked = False
         self.pointer = api.llama_model_load_from_file(str(file).encode(), params)
         if not self.pointer:
             raise ModelError(f"{file.name}: llama.cpp could not load it: {library.log.reason()}")
+        self.repacked = library.log.repacked
         self.vocabulary = api.llama_model_get_vocab(self.pointer)
         self.num_ids = int(api.llama_vocab_n_tokens(self.vocabulary))
 

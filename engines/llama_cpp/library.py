@@ -14,6 +14,7 @@ logger = logging.getLogger(__name__)
 
 INSTALL = "pip install -e '.[llama-cpp]' (it is built from source: docs/llama_cpp.md), or make run ENGINE=llama_cpp"
 _ERROR = 4
+_REPACKED = "CPU_REPACK model buffer size"
 _CONTINUED = 5
 _MOST_THREADS = 512
 _KEPT_ERRORS = 20
@@ -32,6 +33,8 @@ class Log:
 
     def __init__(self, api: Any) -> None:
         self.errors: deque[str] = deque(maxlen=_KEPT_ERRORS)
+        self.repacked = False
+        """Whether weights were repacked since this was last set to False; llama.cpp says so nowhere else."""
         self._level = 0
 
         def take(level: int, text: bytes, _: Any) -> None:
@@ -46,6 +49,7 @@ class Log:
             return
         if self._level == _ERROR:
             self.errors.append(text)
+        self.repacked |= _REPACKED in text
         logger.debug("%s", text)
 
     def reason(self) -> str:

@@ -15,21 +15,36 @@ from engines.llama_cpp.cells import Cells
 from engines.llama_cpp.context import Context
 from engines.runtime.rows import Row, check_path, check_rows, paths
 
+TILE_ROWS = 4
+"""Rows that products over repacked weights take as one; a row's bits are the same in any tile of any pass."""
+FEW_ROWS = TILE_ROWS - 1
+"""As many are taken one by one."""
+
 
 class Runner:
     """A ModelRunner (engines/runtime/runner.py) over one llama.cpp context, whose cells must hold all slots and a pass.
 
     `ordered`: keep every sequence's cells in order, for the same bits whatever happened before
-    (engines.llama_cpp.cells).
+    (engines.llama_cpp.cells). `reads_apart`: compute prompts in whole tiles and all else in passes of a few rows, for
+    the same bits where products are made over repacked weights (engines.llama_cpp.exact).
     """
 
-    def __init__(self, context: Context, num_slots: int, slot_length: int, *, ordered: bool = True) -> None:
+    def __init__(
+        self,
+        context: Context,
+        num_slots: int,
+        slot_length: int,
+        *,
+        ordered: bool = True,
+        reads_apart: bool = False,
+    ) -> None:
         if num_slots < 1 or slot_length < 1:
             raise ValueError("num_slots and slot_length must be at least 1")
         self.num_slots = num_slots
         self.slot_length = slot_length
         self.context = context
         self.cells = Cells(context, num_slots, ordered=ordered)
+        self.reads_apart = reads_apart
         self._api: Any = context.api
         self._trees: dict[int, tuple[Row, dict[int, int]]] = {}
 
@@ -53,20 +68,16 @@ class Runner:
             self.cells.cut(row.slot, row.start)
         for row in rows:
             self.cells.hold(row.slot)
-        self.cells.make_room(sum(len(row.token_ids) for row in rows))
-        batch = FlatBatch()
+        self.cells.make_room(sum(len(row.token_ids) for row in rows) + TILE_ROWS * self.reads_apart)
         try:
-            for row in rows:
-                batch.add(row, self._sequences(row))
-            logits = self._decode(batch)
+            logits = self._read_apart(rows) if self.reads_apart else self._together(rows)
         except Exception:
             self._recover(rows)
             raise
         for row in rows:
             if row.parents is None and row.token_ids:
                 self.cells.lengths[row.slot] = row.start + len(row.token_ids)
-        counts = [len(row.token_ids) - row.logits_from for row in rows]
-        return list(torch.split(torch.from_numpy(logits), counts))
+        return logits
 
     def commit(self, slot: int, start: int, path: Sequence[int]) -> None:
         """Keep part of the latest pass's tree (engines.runtime.runner.ModelRunner.commit). Raises ValueError."""
@@ -98,6 +109,33 @@ class Runner:
         self.cells.share(source, target, 0, length)
         self.cells.lengths[target] = length
 
+    def _together(self, rows: Sequence[Row]) -> list[Tensor]:
+        batch = FlatBatch()
+        for row in rows:
+            batch.add(row, self._sequences(row))
+        counts = [len(row.token_ids) - row.logits_from for row in rows]
+        return list(torch.split(torch.from_numpy(self._decode(batch, self.context.pass_tokens)), counts))
+
+    def _read_apart(self, rows: Sequence[Row]) -> list[Tensor]:
+        """Prompts in whole tiles, then all else in passes too small for one."""
+        prompts, others = FlatBatch(), FlatBatch()
+        for row in rows:
+            sequences = self._sequences(row)
+            prompts.add(row, sequences, last=row.prompt)
+            others.add(row, sequences, first=row.prompt)
+        counts = [(max(0, row.prompt - row.logits_from), len(row.token_ids) - row.logits_from) for row in rows]
+        read = torch.empty(0, self.vocab_size)
+        if len(prompts):
+            prompts.fill_up(TILE_ROWS, self.cells.spare)
+            read = torch.from_numpy(self._decode(prompts, self.context.pass_tokens // TILE_ROWS * TILE_ROWS))
+            self._leave(self.cells.spare, 0)
+            if len(read):
+                read = read.clone()  # the next pass writes where it is
+        drawn = torch.from_numpy(self._decode(others, FEW_ROWS))
+        of_prompts = torch.split(read, [first for first, _ in counts])
+        of_others = torch.split(drawn, [both - first for first, both in counts])
+        return [torch.cat([a, b]) if len(a) else b for a, b in zip(of_prompts, of_others, strict=True)]
+
     def _sequences(self, row: Row) -> list[list[int]]:
         """The sequences of each of a row's tokens. A tree has one for every leaf, which begins with the slot's own."""
         if row.parents is None:
@@ -117,9 +155,10 @@ class Runner:
             self.cells.share(row.slot, branch, 0, row.start)
         return sequences
 
-    def _decode(self, batch: FlatBatch) -> NDArray[np.float32]:
+    def _decode(self, batch: FlatBatch, most: int) -> NDArray[np.float32]:
+        """The logits wanted, computed in passes of at most so many tokens."""
         found: list[NDArray[np.float32]] = []
-        pieces = list(batch.pieces(self._api, self.context.pass_tokens))
+        pieces = list(batch.pieces(self._api, most))
         for piece, wanted in pieces:
             self.cells.fed(piece.n_tokens)
             code = self._api.llama_decode(self.context.pointer, piece)
@@ -148,5 +187,6 @@ class Runner:
     def _recover(self, rows: Sequence[Row]) -> None:
         """After a pass that failed half-way: slots hold what they held before it."""
         self._drop_trees()
+        self._leave(self.cells.spare, 0)
         for row in rows:
             self.cells.give_up(row.slot, row.start)

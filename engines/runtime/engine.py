@@ -19,8 +19,6 @@ from protocol.worker_info import Capabilities, ModelInfo, StepTime, TokenizerInf
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
 _MEASURING_SECONDS = 0.9
-LONGEST_DEFAULT_CONTEXT = 8192
-"""Slots are allocated whole: without a setting, a model of 128k tokens would take all the memory there is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +51,10 @@ class LoopModel(RunningModel):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What an engine has loaded, for `start_engine`. Strings are as GET /v1/model shows them."""
+    """What an engine has loaded, for `start_engine`. Strings are as GET /v1/model shows them.
+
+    `reads_apart`: the runner computes prompts in other ways than what is generated (engines.runtime.slots.SlotCache).
+    """
 
     id: str
     engine: str
@@ -65,6 +66,7 @@ class LoadedModel:
     special_token_ids: list[int]
     batch_invariant: bool = False
     takes_trees: bool = True
+    reads_apart: bool = False
 
 
 def start_engine(
@@ -87,7 +89,13 @@ def start_engine(
     step_seconds = measure_step_seconds(runner)
     progress(f"preparing grammars for {model.id}")
     grammars = make_grammars(tokenizer)
-    slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000, reusable=runner.reusable)
+    slots = SlotCache(
+        runner.num_slots,
+        runner.copy,
+        config.slot_hold_ms / 1000,
+        reusable=runner.reusable,
+        reads_apart=model.reads_apart,
+    )
     drawn_as_chains = chains()
     loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass, drawn_as_chains, on_death)
     info = ModelInfo(

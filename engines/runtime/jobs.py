@@ -12,6 +12,7 @@ from engines.runtime.runner import ModelRunner
 from engines.runtime.slots import Slot
 from engines.sampling.batch import DrawnTokens, DrawRequest, Draws
 from engines.sampling.distribution import Distribution
+from protocol.messages import SequenceRequest
 
 T = TypeVar("T")
 
@@ -111,11 +112,17 @@ Steps = Generator[Feed | Wait, Passed | None, T]
 """Feeds are answered with Passed, waits with None."""
 
 
+def prompt_of(request: SequenceRequest) -> int:
+    """How many of a request's ids are read as a prompt: not the last one, after which the first token is drawn."""
+    return max(0, request.num_prompt_tokens - 1)
+
+
 @dataclass(eq=False, slots=True)
 class Job(Generic[T]):
     """Work on one sequence. `ids` is its context, of which `usable` tokens at most may come from a slot's memory.
 
     `owner` is the session's serial, None for work that belongs to no session; `steps(seat)` starts the generator.
+    The first `prompt` of the ids are the request's prompt, but for its last token (see Row).
 
     An `idle` job has no caller waiting for it. It is fed only while no other job has anything to feed, gets no slot
     but its owner's, and ends with QueueFull if another job needs that, or the loop is to end.
@@ -127,3 +134,4 @@ class Job(Generic[T]):
     usable: int
     steps: Callable[[Seat], Steps[T]]
     idle: bool = False
+    prompt: int = 0

@@ -84,6 +84,7 @@ class Passes:
         """Keep account of what each slot holds now, and of the time it took."""
         for piece in pieces:
             run, row = piece.run, piece.row
+            piece.seat.slot.note_read(row.start, row.prompt)
             if row.parents is None:
                 piece.seat.slot.ids.extend(row.token_ids)
             else:

@@ -38,6 +38,6 @@ def worth_waiting_for(job: Job[Any], active: Iterable[Run], slots: SlotCache) ->
     readers = [run for run in active if run.job.salt == job.salt and run.context_left >= _WORTH_WAITING]
     readings = [SharedPrefix(run, min(shared_prefix(run.job.ids, job.ids), run.reads_to)) for run in readers]
     longest = max(readings, key=lambda reading: reading.length, default=None)
-    if longest is None or longest.length - slots.held(job.ids, job.salt) < _WORTH_WAITING:
+    if longest is None or longest.length - slots.held(job.ids, job.salt, job.prompt) < _WORTH_WAITING:
         return None
     return longest

@@ -15,6 +15,9 @@ class Row:
     written to the slot), or as a tree: `parents[i] < i` is the index of token i's parent, -1 the context's end; token
     i sits at position start + its depth, sees the context and its ancestors, and the slot is [0, start) until
     `Runner.commit`. Logits are returned for token_ids[logits_from:]; `logits_from == len(token_ids)` asks for none.
+
+    The first `prompt` tokens are of what the request began with. A runner may compute these in other ways than what is
+    generated (LoadedModel.reads_apart).
     """
 
     slot: int
@@ -22,6 +25,7 @@ class Row:
     token_ids: Sequence[int]
     parents: Sequence[int] | None = None
     logits_from: int = 0
+    prompt: int = 0
 
     def followed_by(self, token_ids: Sequence[int]) -> Row:
         """A chain that goes on with more tokens."""

@@ -100,11 +100,14 @@ def _piece(run: Run, context_tokens: int, is_prompt: bool) -> Piece:
     assert feed is not None
     assert seat is not None
     start = seat.length if feed.start is None else feed.start
+    prompt = max(0, run.job.prompt - start)
     if context_tokens < run.context_left:
         token_ids = feed.token_ids[fed : fed + context_tokens]
-        return Piece(run, feed, seat, Row(seat.slot.index, start, token_ids, None, len(token_ids)), is_prompt, False)
+        row = Row(seat.slot.index, start, token_ids, None, len(token_ids), min(prompt, len(token_ids)))
+        return Piece(run, feed, seat, row, is_prompt, False)
     parents = feed.parents
     if parents is not None:
         parents = [max(parent - fed, -1) for parent in parents[fed:]]
-    row = Row(seat.slot.index, start, feed.token_ids[fed:], parents, feed.logits_from - fed)
+    token_ids = feed.token_ids[fed:]
+    row = Row(seat.slot.index, start, token_ids, parents, feed.logits_from - fed, min(prompt, len(token_ids)))
     return Piece(run, feed, seat, row, is_prompt, True)

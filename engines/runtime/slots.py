@@ -19,7 +19,8 @@ class Slot:
 
     They may go on beyond the sequence, into drafts that were rejected: the next job compares ids anyway.
 
-    `owner` is the session that used it last and still lives; `pinned` while a job runs on it.
+    `owner` is the session that used it last and still lives; `pinned` while a job runs on it. Of the ids the first
+    `read`, so far as there are as many, were read as a prompt; the others were generated, or drafted.
     """
 
     index: int
@@ -28,6 +29,11 @@ class Slot:
     owner: int | None = None
     pinned: bool = False
     last_used: float = 0.0
+    read: int = 0
+
+    def note_read(self, start: int, prompt: int) -> None:
+        """Tokens are fed from `start` on, the first `prompt` of them as a prompt: all before these were, too."""
+        self.read = start + prompt if prompt else min(self.read, start)
 
 
 class SlotCache:
@@ -40,9 +46,13 @@ class SlotCache:
         hold_seconds: float = 2.0,
         clock: Callable[[], float] = time.monotonic,
         reusable: Callable[[int, int], int] = lambda slot, length: length,
+        reads_apart: bool = False,
     ) -> None:
         """`copy(source, destination, length)` copies keys and values between slots, by index. `reusable(slot, length)`:
         how much of that prefix a slot really spares whoever goes on behind it (ModelRunner.reusable).
+
+        `reads_apart`: keys and values of what was read as a prompt have other last bits than those of the same tokens
+        generated, so each is taken for its like alone.
 
         A living session keeps its slot for `hold_seconds` after each use, unless no other session waits for one.
         """
@@ -51,6 +61,7 @@ class SlotCache:
         self._hold_seconds = hold_seconds
         self._clock = clock
         self._reusable = reusable
+        self._reads_apart = reads_apart
         self._owned: dict[int, Slot] = {}
         self.evictions = 0
 
@@ -68,14 +79,17 @@ class SlotCache:
         """Slots that a sequence without one could get now. Safe to ask from any thread."""
         return len(self._free())
 
-    def held(self, ids: Sequence[int], salt: str | None) -> int:
-        """Length of the longest prefix of `ids` that a slot holds, and that may be reused."""
-        return self._best_match(ids, salt)[1]
+    def held(self, ids: Sequence[int], salt: str | None, prompt: int = 0) -> int:
+        """Length of the longest prefix of `ids` that a slot holds, and that may be reused where the first `prompt` are
+        to be read as one."""
+        return self._best_match(ids, salt, prompt)[1]
 
     def acquire(
-        self, ids: Sequence[int], salt: str | None, owner: int | None, usable: int, kept: int = 0
+        self, ids: Sequence[int], salt: str | None, owner: int | None, usable: int, kept: int = 0, prompt: int = 0
     ) -> Slot | None:
         """Pin a slot for a sequence; its `ids` are then the longest prefix of the first `usable` that could be had.
+
+        The first `prompt` of `ids` are to be read as a prompt.
 
         In this order: the session's own slot; the slot with the longest common prefix, taken over if that prefix
         is most of what it holds and no living session owns it, otherwise copied from; the least recently used one that
@@ -86,16 +100,16 @@ class SlotCache:
             return None
         target: Slot | None
         if own is not None and not own.pinned:
-            own_length = self._match(own, ids) if own.salt == salt else 0
+            own_length = self._match(own, ids, prompt) if own.salt == salt else 0
             # A running stream's own slot: hardly anything to gain elsewhere.
             if own_length + _LITTLE >= len(ids):
                 return self._pin(own, salt, owner, min(own_length, usable))
-            best, length = self._best_match(ids, salt)
+            best, length = self._best_match(ids, salt, prompt)
             if best is None or own_length + _MIN_COPY > length:
                 return self._pin(own, salt, owner, min(own_length, usable))
             target = own
         else:
-            best, length = self._best_match(ids, salt)
+            best, length = self._best_match(ids, salt, prompt)
             target = self._evictable()
         if best is not None and not best.pinned and best.owner is None and 2 * length >= len(best.ids):
             return self._pin(best, salt, owner, min(length, usable))
@@ -110,6 +124,7 @@ class SlotCache:
             else:
                 self._copy(best.index, target.index, length)
                 target.ids[:] = best.ids[:length]
+                target.read = best.read
         return self._pin(target, salt, owner, length)
 
     def release(self, slot: Slot, was_idle: bool = False) -> None:
@@ -127,17 +142,20 @@ class SlotCache:
         if slot is not None:
             slot.owner = None
 
-    def _best_match(self, ids: Sequence[int], salt: str | None) -> tuple[Slot | None, int]:
+    def _best_match(self, ids: Sequence[int], salt: str | None, prompt: int) -> tuple[Slot | None, int]:
         best, length = None, 0
         for slot in self.slots:
             if slot.salt == salt and slot.ids and slot.ids[0] == ids[0]:
-                match = self._match(slot, ids)
+                match = self._match(slot, ids, prompt)
                 if match > length:
                     best, length = slot, match
         return best, length
 
-    def _match(self, slot: Slot, ids: Sequence[int]) -> int:
-        return self._reusable(slot.index, shared_prefix(slot.ids, ids))
+    def _match(self, slot: Slot, ids: Sequence[int], prompt: int) -> int:
+        length = shared_prefix(slot.ids, ids)
+        if self._reads_apart and slot.read != prompt:
+            length = min(length, slot.read, prompt)
+        return self._reusable(slot.index, length)
 
     def _free(self) -> list[Slot]:
         now = self._clock()

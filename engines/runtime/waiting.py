@@ -88,7 +88,7 @@ class Waiting:
                 kept += 1
                 continue
             job = run.job
-            slot = self._slots.acquire(job.ids, job.salt, job.owner, job.usable, kept)
+            slot = self._slots.acquire(job.ids, job.salt, job.owner, job.usable, kept, job.prompt)
             if slot is None:
                 continue
             copied |= waited

@@ -8,11 +8,11 @@ from typing import Literal
 
 import torch
 
-from config.workers import DraftWorkerConfig, WorkerConfig
+from config.workers import LONGEST_DEFAULT_CONTEXT, DraftWorkerConfig, WorkerConfig
 from engines.generation_config import read_generation_config
 from engines.models import ModelFiles, resolve_model
 from engines.running_model import OnPass
-from engines.runtime.engine import LONGEST_DEFAULT_CONTEXT, LoadedModel, LoopModel, start_engine
+from engines.runtime.engine import LoadedModel, LoopModel, start_engine
 from engines.runtime.runner import Chains
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
 from engines.torch.chains import ChainRunner

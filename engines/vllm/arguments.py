@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from config.workers import WorkerConfig
+from config.workers import LONGEST_DEFAULT_CONTEXT, WorkerConfig
 from engines.errors import ModelError
 from engines.models import ModelFiles
 
-LONGEST_DEFAULT_CONTEXT = 8192
 _CPU_MEMORY_GB = 2.0
 
 

@@ -27,10 +27,11 @@ def check_draft(request: DraftRequest, answer: DraftResponse, vocabulary_size: i
     _timings(answer.timings)
     _require(len(answer.candidates) <= request.num_candidates, "more candidates than asked")
     first = len(answer.candidates[0].token_ids) if answer.candidates else 0
+    most = max(request.draft_tokens, request.prepared_tokens)
     _require(not answer.parts or sum(part.tokens for part in answer.parts) == first, "parts that are not the draft")
-    _require(answer.planned is None or first <= answer.planned <= request.draft_tokens, "plans more than was asked")
+    _require(answer.planned is None or first <= answer.planned <= most, "plans more than was asked")
     for candidate in answer.candidates:
-        _require(len(candidate.token_ids) <= request.draft_tokens, "a candidate longer than asked")
+        _require(len(candidate.token_ids) <= most, "a candidate longer than asked")
         _ids(candidate.token_ids, vocabulary_size)
         if request.want_q:
             _check_q(candidate, vocabulary_size)

@@ -173,10 +173,7 @@ class DraftTimes:
     The drafter's own measurement of one token is the slope until calls of different γ have been seen.
     """
 
-    def __init__(self, curve: Sequence[StepTime], clip: bool = True) -> None:
-        """`clip`: a call longer than 3 times the line counts as 3 times. Not for drafts of which some are
-        prepared: the long ones are not hiccups there."""
-        self._clip = clip
+    def __init__(self, curve: Sequence[StepTime]) -> None:
         self._slope = min((point.seconds for point in curve if point.seconds > 0.0), default=0.0)
         self._lines: dict[int, _Line] = {}
 
@@ -185,11 +182,11 @@ class DraftTimes:
         return num_candidates in self._lines
 
     def observe(self, draft_tokens: int, seconds: float, num_candidates: int = 1) -> None:
-        """One call: γ and N as asked for, and how long the answer took."""
-        line = self._lines.setdefault(num_candidates, _Line(self._slope, self._clip))
+        """One call: γ, less what of it was prepared, and N as asked for, and how long the answer took."""
+        line = self._lines.setdefault(num_candidates, _Line(self._slope))
         line.observe(draft_tokens, seconds)
 
-    def draft(self, draft_tokens: int, num_candidates: int = 1) -> float:
+    def draft(self, draft_tokens: float, num_candidates: int = 1) -> float:
         """Seconds that a call is expected to take; of an N not seen yet: those of the nearest that was."""
         if not self._lines:
             return self._slope * draft_tokens
@@ -203,13 +200,12 @@ class _Line:
     _FADING = 0.95
     _PRIOR_WEIGHT = 0.5
 
-    def __init__(self, prior_slope: float, clip: bool) -> None:
+    def __init__(self, prior_slope: float) -> None:
         self._prior_slope = prior_slope
-        self._clip = clip
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def observe(self, x: int, seconds: float) -> None:
-        if self._weight > 0.0 and self._clip:
+        if self._weight > 0.0:
             seconds = min(seconds, _OUTLIER * self.at(x) + 0.001)
         self._weight = self._weight * self._FADING + 1.0
         self._x += (x - self._x) / self._weight
@@ -217,9 +213,9 @@ class _Line:
         self._xx += (x * x - self._xx) / self._weight
         self._xy += (x * seconds - self._xy) / self._weight
 
-    def at(self, x: int) -> float:
+    def at(self, x: float) -> float:
         variance = max(0.0, self._xx - self._x * self._x)
         covariance = self._xy - self._x * self._y
         slope = (covariance + self._PRIOR_WEIGHT * self._prior_slope) / (variance + self._PRIOR_WEIGHT)
-        slope = min(max(slope, 0.0), self._y / self._x if self._x > 0.0 else 0.0)
+        slope = min(max(slope, 0.0), self._y / self._x) if self._x > 0.0 else self._prior_slope
         return self._y + slope * (x - self._x)

@@ -47,7 +47,7 @@ class Worker:
         self.streams = 0
         self.step_times = StepTimes(())
         self.draft_times = DraftTimes(())
-        self.ahead_times = DraftTimes((), clip=False)
+        self.ahead_times = DraftTimes(())
         self.look_again = asyncio.Event()
         self._last_ready = -math.inf
         self._missing = False
@@ -75,7 +75,7 @@ class Worker:
             self.translation = None
             self.step_times = StepTimes(info.step_seconds)
             self.draft_times = DraftTimes(info.step_seconds)
-            self.ahead_times = DraftTimes(info.step_seconds, clip=False)
+            self.ahead_times = DraftTimes(info.step_seconds)
 
     def translates(self, target: ModelInfo, translation: Translation) -> None:
         """From now on it drafts in the target's ids."""

@@ -49,6 +49,19 @@ class Draft:
         return cls([], None, 0.0, 0.0, seconds, failed)
 
 
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What a draft call says of lookahead: the length of the drafts to prepare for what may come (0: none).
+
+    `most`: if this draft is prepared it may be longer than γ, up to this; `flight_seconds`: what one that is prepared
+    whole saves beside drafting.
+    """
+
+    tokens: int = 0
+    most: int = 0
+    flight_seconds: float = 0.0
+
+
 class DraftSide:
     """A session on one of the pool's draft workers, which reads the context in the background.
 
@@ -84,7 +97,7 @@ class DraftSide:
         self._prediction_sent = False
         self._history = history
         self._verify_seconds: list[float] | None = None
-        self._lookahead_tokens = 0
+        self._ahead = Ahead()
 
     @property
     def worker(self) -> Worker | None:
@@ -102,6 +115,18 @@ class DraftSide:
         """The times of calls after lookahead; None if the worker does not look ahead."""
         worker = self.worker or self._pick()
         return worker.ahead_times if worker is not None and self._looks_ahead(worker) else None
+
+    @property
+    def tells(self) -> bool:
+        """Whether the worker says what it has prepared."""
+        info = self.worker.info if self.worker is not None else None
+        return info is not None and info.capabilities.prepared
+
+    @property
+    def extends(self) -> bool:
+        """Whether a draft that is prepared may be longer than asked. Not where q is wanted (docs/exactness.md)."""
+        info = self.worker.info if self.worker is not None else None
+        return info is not None and info.capabilities.prepared_tokens and not self._needs_q
 
     @property
     def state(self) -> State:
@@ -135,18 +160,18 @@ class DraftSide:
         max_tokens: int,
         seconds: float,
         verify_seconds: list[float] | None = None,
-        lookahead_tokens: int = 0,
+        ahead: Ahead | None = None,
     ) -> Draft:
         """γ tokens after the context. Never raises; a worker that does not answer within `seconds` has failed.
 
-        With `verify_seconds` (DraftRequest's) a worker that can chooses the drafter, and a length of at most γ; with
-        `lookahead_tokens` it prepares drafts of that length for what may come.
+        With `verify_seconds` (DraftRequest's) a worker that can chooses the drafter, and a length of at most γ. `ahead`
+        only for workers that look ahead.
         """
         began = time.perf_counter()
         if self.state != "ready":
             return Draft.none()
         self._verify_seconds = verify_seconds
-        self._lookahead_tokens = lookahead_tokens
+        self._ahead = ahead or Ahead()
         if not self._fits():
             self._useless = True  # and will be for the rest of this request
             self._drop()
@@ -179,7 +204,7 @@ class DraftSide:
         """
         session = self._session
         info = session.worker.info if session is not None else None
-        if session is None or info is None or not (self._lookahead_tokens and info.capabilities.prepared):
+        if session is None or info is None or not (self._ahead.tokens and info.capabilities.prepared):
             return []
         if rows_of_either(self._vocabulary_size, info) > self._vocabulary_size:
             return []
@@ -286,11 +311,15 @@ class DraftSide:
             own = None
         auto = draft_tokens > 0 and num_candidates == 1 and self._draft_model == AUTO
         chooses = auto and info is not None and info.capabilities.auto
+        ahead = self._ahead if draft_tokens and self._looks_ahead(session.worker) else Ahead()
+        extends = self.extends and not chooses
         return {
             "draft_model": None if self._draft_model == AUTO and not chooses else self._draft_model,
             "verify_seconds": self._verify_seconds if chooses else None,
             "draft_tokens": draft_tokens,
-            "lookahead_tokens": self._lookahead_tokens if draft_tokens and self._looks_ahead(session.worker) else 0,
+            "lookahead_tokens": ahead.tokens,
+            "prepared_tokens": ahead.most if extends else 0,
+            "flight_seconds": ahead.flight_seconds if extends else 0.0,
             "num_candidates": num_candidates,
             "candidate_temperature": speculation.candidate_temperature,
             "candidate_top_p": speculation.candidate_top_p,

@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 
 from protocol.messages import Alternative, VerifyRequest, VerifyResponse
 from server.fleet.checks import check_verify
 from server.fleet.failures import BadAnswer, WorkerFailure
 from server.rounds.context import RequestContext, WorkerSession
+from server.rounds.draft_side import Draft, DraftSide
+from server.rounds.padded_rows import cut
 
 log = logging.getLogger(__name__)
 
 Prepare = Callable[[], Awaitable[list[Alternative]]]
 """What the verdict under way may be, each with its draft; none if there is nothing to send. Never raises."""
+
+
+def preparing(
+    drafts: DraftSide, until: float, least: int, most: int, drafting: asyncio.Task[Draft] | None = None
+) -> Prepare:
+    """Asks the draft worker once `drafting` is over, and waits until then at most; drafts of `least` to `most` tokens.
+
+    `until` is on time.perf_counter's clock.
+    """
+
+    async def prepare() -> list[Alternative]:
+        if drafting is not None:
+            await asyncio.wait({drafting})
+        found = await drafts.prepared(until - time.perf_counter())
+        return [
+            Alternative(token_ids=one.token_ids, candidate=cut(one.candidate, most))
+            for one in (prepared.alternative for prepared in found if prepared.at_least(least))
+        ]
+
+    return prepare
 
 
 class Flight:

@@ -7,19 +7,17 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 from basics.names import MAX_DRAFT_TOKENS, MODEL
 from protocol.errors import WireError
-from protocol.messages import Alternative, Candidate, StopReason, TargetSpeculation, VerifyResponse
+from protocol.messages import Candidate, StopReason, TargetSpeculation, VerifyResponse
 from protocol.worker_info import ModelInfo
 from server.backend import GenerationRequest, Round, RoundTimings
 from server.rounds.adaptive.candidates import gain_of, rows_of
-from server.rounds.adaptive.planner import RoundOutcome, RoundPlan, Times
+from server.rounds.adaptive.round import Planner, RoundOutcome, RoundPlan, Times
 from server.rounds.context import RequestContext
-from server.rounds.draft_side import READ_AHEAD, Draft, DraftSide
-from server.rounds.flight import Prepare
-from server.rounds.padded_rows import cut
+from server.rounds.draft_side import READ_AHEAD, Ahead, Draft, DraftSide
+from server.rounds.flight import Prepare, preparing
 from server.rounds.target_side import TargetSide
 
 OWN_DRAFTER = "target"
@@ -33,24 +31,6 @@ _PATIENT_SLACK, _SLACK = 0.5, 0.1
 _FIRST_DRAFT_SECONDS = 1.0
 _UNDER_WAY = 0.003
 """What a call to a target takes beside the network."""
-
-
-class Planner(Protocol):
-    def plan(self, times: Times) -> RoundPlan: ...
-
-    def observe(self, outcome: RoundOutcome, times: Times) -> None: ...
-
-    def observe_plain(self, tokens: int) -> None: ...
-
-    def observe_nothing(self, seconds: float, times: Times) -> None: ...
-
-    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
-        """How short a prepared draft may be to be verified before the last verdict is back; None: none is to be."""
-        ...
-
-    def observe_ahead(self, used: bool) -> None:
-        """What came of a round after one with which a verification was to be sent ahead."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,13 +100,14 @@ class RoundLoop:
                     yield round_
 
     def _times(self, speculating: Speculating) -> Times:
-        return Times(self._target.step_times, speculating.drafts.times, speculating.drafts.ahead_times)
+        drafts = speculating.drafts
+        return Times(self._target.step_times, drafts.times, drafts.ahead_times, drafts.extends)
 
     def _plan(self, speculating: Speculating) -> RoundPlan:
         """The planner's, within what is left to generate: the last token is the target's own."""
         plan = speculating.planner.plan(self._times(speculating))
-        draft_tokens = min(plan.draft_tokens, self._remaining - 1)
-        return replace(plan, draft_tokens=draft_tokens)
+        room = self._remaining - 1
+        return replace(plan, draft_tokens=min(plan.draft_tokens, room), prepared_tokens=min(plan.prepared_tokens, room))
 
     async def _can_draft(self, speculating: Speculating) -> bool:
         """Whether a draft may be asked for now; if not, starts what is missing."""
@@ -142,22 +123,20 @@ class RoundLoop:
         """A round; None if the worker chose to draft nothing, which is decoded plainly and so faster."""
         worker = speculating.drafts.worker
         self._draft_id = worker.info.id if worker is not None and worker.info is not None else self._draft_id
-        draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
+        draft_tokens, num_candidates, prepared_tokens = plan.draft_tokens, plan.num_candidates, plan.prepared_tokens
         for info in (self._info, worker.info if worker is not None else None):
             if info is not None:
                 draft_tokens = max(1, min(draft_tokens, info.capabilities.max_draft_tokens))
+                prepared_tokens = min(prepared_tokens, info.capabilities.max_draft_tokens)
                 num_candidates = max(1, min(num_candidates, info.capabilities.max_candidates))
         self._context.metrics.draft_tokens.observe(draft_tokens)
         self._context.metrics.candidates.observe(num_candidates)
         seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
         steps = self._target.step_times
         verify = steps.prices(draft_tokens) if plan.worker_chooses else None
-        # One more than is drafted now, so that a longer γ can be tried at no cost.
-        ahead = plan.lookahead and speculating.drafts.ahead_times is not None
-        lookahead = min(draft_tokens + (not plan.worker_chooses), MAX_DRAFT_TOKENS) if ahead else 0
-        draft = await speculating.drafts.draft(
-            draft_tokens, num_candidates, self._remaining, seconds, verify, lookahead
-        )
+        plan = replace(plan, draft_tokens=draft_tokens, prepared_tokens=prepared_tokens)
+        ahead = self._ahead(speculating, plan)
+        draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds, verify, ahead)
         if plan.worker_chooses and draft.planned == 0:
             speculating.planner.observe_nothing(draft.seconds, self._times(speculating))
             self._asking, self._looked_ahead = draft, False
@@ -166,10 +145,22 @@ class RoundLoop:
             draft_tokens = draft.planned
         if self._looked_ahead and draft.candidates:
             self._count_prepared(speculating, draft, draft_tokens)
-        prepare = self._prepare(speculating, draft_tokens, self._target.step_times.network) if lookahead else None
-        round_ = await self._verify(draft, draft_tokens, num_candidates, ahead, prepare)
-        self._looked_ahead = ahead
+        looks_on = ahead is not None
+        prepare = self._prepare(speculating, plan, draft_tokens) if looks_on else None
+        round_ = await self._verify(draft, draft_tokens, num_candidates, looks_on, prepare)
+        self._looked_ahead = looks_on
         return round_
+
+    def _ahead(self, speculating: Speculating, plan: RoundPlan) -> Ahead | None:
+        """What to ask of lookahead; None: nothing."""
+        drafts = speculating.drafts
+        if not plan.lookahead or drafts.ahead_times is None:
+            return None
+        # One more than is drafted now where that can't follow from what is there: so a longer γ is tried at no cost.
+        more = 0 if plan.worker_chooses or drafts.extends else 1
+        tokens = min(max(plan.draft_tokens + more, plan.prepared_tokens), MAX_DRAFT_TOKENS)
+        flies = speculating.ahead and plan.least_ahead is not None
+        return Ahead(tokens, plan.prepared_tokens, self._target.step_times.network if flies else 0.0)
 
     async def _follow(self, speculating: Speculating, candidate: Candidate, planned: int, plan: RoundPlan) -> Round:
         """A round whose verification is under way already. The draft worker is told of it, so that it looks ahead.
@@ -182,13 +173,12 @@ class RoundLoop:
         drafting: asyncio.Task[Draft] | None = None
         prepare: Prepare | None = None
         if looks_on:
-            lookahead = min(plan.draft_tokens + 1, MAX_DRAFT_TOKENS)
+            ahead = self._ahead(speculating, plan)
             seconds = self._draft_seconds(speculating, asked)
-            draft_again = drafts.draft(asked, 1, self._remaining, seconds, None, lookahead)
+            ahead = replace(ahead, most=0) if ahead is not None else None  # what is verified is what was sent
+            draft_again = drafts.draft(asked, 1, self._remaining, seconds, None, ahead)
             drafting = self._context.background.start(draft_again)
-            # The verdict was on its way back when this pass began, and what is sent has to be there when it ends.
-            late = 2.0 * self._target.step_times.network
-            prepare = self._prepare(speculating, plan.draft_tokens, late, drafting)
+            prepare = self._prepare(speculating, plan, asked, drafting)
         try:
             answered = await self._target.follow(self._remaining, prepare)
             if drafting is not None:
@@ -209,31 +199,30 @@ class RoundLoop:
         return round_
 
     def _prepare(
-        self, speculating: Speculating, draft_tokens: int, late: float, drafting: asyncio.Task[Draft] | None = None
+        self,
+        speculating: Speculating,
+        plan: RoundPlan,
+        draft_tokens: int,
+        drafting: asyncio.Task[Draft] | None = None,
     ) -> Prepare | None:
-        """What asks for the drafts that can be sent ahead, if that is worth it; `late`: of a verification's time."""
-        times, worker = self._times(speculating), speculating.drafts.worker
-        if not speculating.ahead or worker is None or worker.info is None or not worker.info.capabilities.prepared:
+        """What asks for the drafts that can be sent ahead, if that is worth it, while `draft_tokens` are verified.
+
+        `drafting`: that verification is under way already, and the draft worker is being told.
+        """
+        drafts, least = speculating.drafts, plan.least_ahead
+        if least is None or not speculating.ahead or not drafts.tells:
             return None
-        least = speculating.planner.least_ahead(draft_tokens, times)
-        if least is None:
-            return None
+        most = max(plan.draft_tokens, plan.prepared_tokens)
         facts = self._info.capabilities.facts(self._request.speculation.strategy)
         if facts is None or facts.needs_q:
-            least = draft_tokens  # how long a draft is must not follow from the time there was (docs/exactness.md)
-        until = time.perf_counter() + max(0.0, times.steps.verify(1 + draft_tokens) - late) - _UNDER_WAY
-        self._planned_ahead = draft_tokens
-
-        async def prepare() -> list[Alternative]:
-            if drafting is not None:
-                await asyncio.wait({drafting})
-            found = await speculating.drafts.prepared(until - time.perf_counter())
-            return [
-                Alternative(token_ids=one.token_ids, candidate=cut(one.candidate, draft_tokens))
-                for one in (prepared.alternative for prepared in found if prepared.at_least(least))
-            ]
-
-        return prepare
+            least = most  # how long a draft is must not follow from the time there was (docs/exactness.md)
+        steps = self._target.step_times
+        # Sent so that it is there when the pass ends it saves the whole round trip, half a way later still half of it.
+        # A verification under way began when the verdict before it set out.
+        late = steps.network * (1.5 if drafting is not None else 0.5)
+        until = time.perf_counter() + max(0.0, steps.verify(1 + draft_tokens) - late) - _UNDER_WAY
+        self._planned_ahead = most
+        return preparing(drafts, until, least, most, drafting)
 
     def _count_prepared(self, speculating: Speculating, draft: Draft, draft_tokens: int) -> None:
         metrics, drafted = self._context.metrics, len(draft.candidates[0].token_ids)
@@ -306,12 +295,13 @@ class RoundLoop:
                 rows=rows,
                 lookahead=lookahead,
                 looked_ahead=self._looked_ahead,
+                prepared=draft.prepared,
             )
             drafting = times.of(self._looked_ahead)
             if draft.candidates and self._cut_short(draft.candidates[answer.candidate or 0], asked):
                 outcome = outcome.as_whole(drafting)
-            elif not draft.failed:
-                drafting.drafts.observe(asked, draft.seconds, num_candidates)
+            elif not draft.failed and not followed:
+                drafting.drafts.observe(asked - draft.prepared, draft.seconds, num_candidates)
             self._speculating.planner.observe(outcome, times)
         return round_
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from engines.channel import Channel
 from engines.drawing import Limits, RequestSampling
-from engines.runtime.jobs import Feed, Job, Seat, Steps, Wait
+from engines.runtime.jobs import Feed, Job, Seat, Steps, Wait, prompt_of
 from protocol.messages import GenerateRequest, TokenLogprob, VerifyResponse, VerifyTimings
 from target_worker.logprobs import reported_logprobs
 from target_worker.runtime.verify import timings
@@ -61,7 +61,7 @@ def generate_job(
         finally:
             gathered.send()  # what was drawn before an error, too
 
-    return Job(ids, request.cache_salt, owner, len(ids) - 1, steps)
+    return Job(ids, request.cache_salt, owner, len(ids) - 1, steps, prompt=prompt_of(request))
 
 
 class Gathered:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from engines.drawing import Limits, RequestSampling
-from engines.runtime.jobs import Feed, Job, PassTimings, Seat, Steps
+from engines.runtime.jobs import Feed, Job, PassTimings, Seat, Steps, prompt_of
 from protocol.messages import VerifyRequest, VerifyResponse, VerifyTimings
 from target_worker.logprobs import reported_logprobs
 from target_worker.verification import Verification
@@ -27,7 +27,9 @@ def verify_job(
 ) -> Job[VerifyResponse]:
     """The job that answers a checked request, whose whole context is `ids`. `log_all`: log decisions always."""
     verification = Verification(request, RequestSampling(request, ids, limits, grammar), log_all)
-    return Job(ids, request.cache_salt, owner, len(ids) - 1, lambda seat: _steps(verification, seat))
+    return Job(
+        ids, request.cache_salt, owner, len(ids) - 1, lambda seat: _steps(verification, seat), prompt=prompt_of(request)
+    )
 
 
 def _steps(verification: Verification, seat: Seat) -> Steps[VerifyResponse]:

@@ -66,6 +66,8 @@ class FakeWorker:
         self.sends_q = True
         self.ahead = False
         """Whether it looks ahead and tells what it has prepared, or takes verifications that follow another."""
+        self.extends = False
+        """Whether it has prepared as much as is wanted of every draft, and sends it."""
         self.answered: dict[str, int] = {}
         self.drafted_last: dict[str, list[int]] = {}
         self.looks_ahead = 0
@@ -240,9 +242,10 @@ class FakeWorker:
     def draft(self, request: DraftRequest) -> Answer:
         ids = self.read(request)
         candidates = []
+        length = max(request.draft_tokens, request.prepared_tokens if self.extends else 0)
         for index in range(request.num_candidates if request.draft_tokens else 0):
             chain = list(ids)
-            for _ in range(min(request.draft_tokens, self.context_length - len(ids))):
+            for _ in range(min(length, self.context_length - len(ids))):
                 chain.append((draft_token(chain, self.wrong) + index) % (VOCABULARY - 1))
             drafted = chain[len(ids) :]
             if index == 0:
@@ -254,7 +257,9 @@ class FakeWorker:
             "session_id": request.session_id,
             "round": request.round,
             "candidates": candidates,
-            "source": "model",
+            "source": "cache" if length > request.draft_tokens else "model",
+            "parts": [{"source": "cache", "tokens": length}] if length > request.draft_tokens else [],
+            "planned": length if request.prepared_tokens else None,
             "cached_tokens": request.context.start,
             "timings": {"queue_ms": 0.0, "forward_ms": 0.0, "sample_ms": 0.0, "total_ms": 1000 * self.seconds},
         }
@@ -418,6 +423,7 @@ class FakeWorker:
                 "q": self.sends_q,
                 "lookahead": self.ahead and self.role == "draft",
                 "prepared": self.ahead and self.role == "draft",
+                "prepared_tokens": self.extends,
                 "follows": self.ahead and self.role == "target",
             },
             "step_seconds": [{"rows": 1, "seconds": max(self.seconds, 0.001)}],

@@ -113,7 +113,7 @@ def simulate(gateway: Gateway) -> torch.Tensor:
                     assert candidate.q == drafted.q
                     ahead.add(seed)
                 drafts.append(drafted)
-                lookahead.begin(asked, drafted.token_ids, most)
+                lookahead.begin(asked, drafted.token_ids, most, most)
             await asyncio.gather(*lookahead._tasks)
             for seed in alive:
                 found = await lookahead.alternatives(sessions[seed], _REQUEST.round, 0.0)

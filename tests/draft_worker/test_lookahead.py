@@ -13,7 +13,7 @@ import pytest
 
 from draft_worker import lookahead as lookahead_module
 from draft_worker.auto import Auto
-from draft_worker.fan_out import GuessRates, laid_out, likeliest
+from draft_worker.fan_out import GuessRates, laid_out, likeliest, worths
 from draft_worker.outcomes import BONUS, Guess
 from draft_worker.plans import DrawSeconds
 from engines.runtime.rows import Row
@@ -87,8 +87,8 @@ async def test_the_same_text_from_the_same_drafts_some_of_them_prepared(
 async def test_a_single_outcome_grows_where_the_draft_stands(
     sampling: dict[str, Any], fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, each: int, *rest: Any) -> list[Guess]:
-        return [replace(guess, tokens=each) for _, guess in outcomes if guess.place == BONUS][:1]
+    def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
+        return [replace(guess, tokens=len(worth)) for _, guess in outcomes if guess.place == BONUS][:1]
 
     async with drafter() as worker, target() as judge:
         plain, _, drafts = await generate(worker, judge, sampling, 24, session_id="plain", **fields)
@@ -105,8 +105,8 @@ async def test_a_single_outcome_grows_where_the_draft_stands(
 async def test_a_single_outcome_takes_a_row_a_pass_but_now_and_then_all_places_are_looked_at(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, each: int, *rest: Any) -> list[Guess]:
-        return [replace(guess, tokens=each) for _, guess in outcomes if guess.place == BONUS][:1]
+    def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
+        return [replace(guess, tokens=len(worth)) for _, guess in outcomes if guess.place == BONUS][:1]
 
     monkeypatch.setattr(lookahead_module, "laid_out", chain)
     monkeypatch.setattr(lookahead_module, "_LOOK_ROUND", 2)
@@ -151,6 +151,40 @@ async def test_what_is_prepared_in_part_is_drawn_on() -> None:
         answer = await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY, draft_tokens=6)
         assert answer["parts"] == [{"source": "cache", "tokens": 2}, {"source": "model", "tokens": 4}]
         assert answer["candidates"][0]["token_ids"] == whole["token_ids"][5:]
+
+
+@pytest.mark.parametrize(("wanted", "sent"), [(0, 2), (2, 2), (4, 4), (8, 6)])
+@async_test
+async def test_a_draft_that_is_prepared_may_be_longer_than_asked(wanted: int, sent: int) -> None:
+    """Six tokens are there."""
+    async with drafter() as worker:
+        whole = (await worker.draft(ids=PROMPT, sampling=GREEDY, session_id="w", draft_tokens=11))["candidates"][0]
+        await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=6)
+        await prepared(worker)
+        asked: dict[str, Any] = {"sampling": GREEDY, "draft_tokens": 2, "prepared_tokens": wanted}
+        ids = [*PROMPT, *whole["token_ids"][:5]]
+        answer = await worker.draft(ids=ids, held=len(PROMPT), round=1, **asked)
+        assert answer["candidates"][0]["token_ids"] == whole["token_ids"][5 : 5 + sent]
+        assert answer["planned"] == (sent if wanted else None)
+        assert answer["parts"] == [{"source": "cache", "tokens": sent}]
+        # One that is not prepared has the length that was asked for.
+        answer = await worker.draft(ids=[*ids, 30], held=len(ids), round=2, **asked)
+        assert len(answer["candidates"][0]["token_ids"]) == 2
+        assert answer["planned"] == (2 if wanted else None)
+
+
+@async_test
+async def test_less_than_was_asked_is_drawn_on_whatever_is_prepared() -> None:
+    async with drafter() as worker:
+        whole = (await worker.draft(ids=PROMPT, sampling=GREEDY, session_id="w", draft_tokens=9))["candidates"][0]
+        await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=2)
+        await prepared(worker)
+        ids = [*PROMPT, *whole["token_ids"][:5]]
+        answer = await worker.draft(
+            ids=ids, held=len(PROMPT), round=1, sampling=GREEDY, draft_tokens=4, prepared_tokens=8
+        )
+        assert answer["candidates"][0]["token_ids"] == whole["token_ids"][5:]
+        assert answer["planned"] == 4
 
 
 @pytest.mark.parametrize(
@@ -204,7 +238,7 @@ async def test_what_a_copy_goes_on_with_does_not_decide_what_is_prepared(monkeyp
     """It follows from drafted tokens, which may be discarded: under `probabilistic` that would bias the text."""
     planned = []
     monkeypatch.setattr(
-        lookahead_module.Lookahead, "begin", lambda self, asked, drafted, length: planned.append(length)
+        lookahead_module.Lookahead, "begin", lambda self, asked, drafted, length, usual: planned.append((length, usual))
     )
     monkeypatch.setattr(
         Auto, "_extend", lambda self, asked, plan, choices, costs, found: replace(found, planned=9, extended=6)
@@ -213,7 +247,7 @@ async def test_what_a_copy_goes_on_with_does_not_decide_what_is_prepared(monkeyp
     async with drafter() as worker:
         answer = await worker.draft(ids=[20, 11, 23], lookahead_tokens=4, **auto)
     assert answer["planned"] == 9
-    assert planned == [3]
+    assert planned == [(3, 3)]
 
 
 @async_test
@@ -345,7 +379,7 @@ def test_time_goes_where_it_brings_most() -> None:
     outcomes = [(0.5, Guess(BONUS, 0)), (0.2, Guess(0, 0)), (0.1, Guess(2, 0))]
 
     def tokens(seconds: Callable[[int], float], time: float, most: int = 128) -> list[tuple[int, int]]:
-        found = laid_out(outcomes, planned=4, each=4, most=most, seconds=seconds, time=time)
+        found = laid_out(outcomes, 4, [seconds(1)] * 4, most, seconds, time)
         return [(guess.place, guess.tokens) for guess in found]
 
     rows_are_free, rows_cost = (lambda rows: 0.01), (lambda rows: 0.004 + 0.006 * rows)
@@ -354,11 +388,33 @@ def test_time_goes_where_it_brings_most() -> None:
     assert tokens(rows_are_free, 0.035) == [(BONUS, 2), (0, 2), (2, 2)], "the draft's pass and two more"
     assert tokens(rows_cost, 0.045) == [(BONUS, 3)], "the draft's last token, then three more"
     assert tokens(rows_cost, 0.0) == [(BONUS, 1)], "one at least"
-    assert tokens(rows_cost, math.inf) == [(BONUS, 4)], "a tree saves little more, and the draft had to be read again"
+    assert tokens(rows_cost, math.inf) == [(BONUS, 4), (0, 4), (2, 4)], "there is time for all"
+    outcomes[1:] = [(0.03, Guess(0, 0)), (0.03, Guess(2, 0))]
+    assert tokens(rows_cost, math.inf) == [(BONUS, 4)], "they save little more, and the draft had to be read again"
+    outcomes[1:] = [(0.2, Guess(0, 0)), (0.1, Guess(2, 0))]
     more_than_one_cost = lambda rows: 0.02 if rows == 1 else 0.06 + 0.008 * rows  # noqa: E731
     assert tokens(more_than_one_cost, 0.21) == [(BONUS, 4)], "as a small model on a CPU: no straight line"
     rows_cost_little = lambda rows: 0.009 + 0.001 * rows  # noqa: E731
     assert [place for place, _ in tokens(rows_cost_little, 0.1)] == [BONUS, 0, 2]
+
+
+def test_a_whole_draft_for_the_next_outcome_comes_before_a_token_more_for_the_first() -> None:
+    outcomes = [(0.4, Guess(BONUS, 0)), (0.2, Guess(0, 0)), (0.15, Guess(2, 0))]
+    rows_cost = lambda rows: 0.04 + 0.005 * rows  # noqa: E731
+
+    def tokens(worth: list[float]) -> list[int]:
+        return [guess.tokens for guess in laid_out(outcomes, 3, worth, 128, rows_cost, 0.25)]
+
+    right = [0.7**place for place in range(1, 7)]
+    assert tokens(worths(6, 0.04, 0.0, right, pace=0.1)) == [4], "each is worth a pass"
+    assert tokens(worths(2, 0.04, 0.0, right, pace=0.02)) == [2, 2, 2]
+
+
+def test_what_a_prepared_token_saves() -> None:
+    right = [0.8, 0.6, 0.5, 0.3]
+    assert worths(2, 0.04, 0.0, right, 0.1) == [0.04, 0.04, 0.04, 0.03]
+    assert worths(2, 0.04, 0.02, right, 0.1) == [0.05, 0.05, 0.05, 0.03]
+    assert worths(0, 0.04, 0.02, right, 0.1) == pytest.approx([0.08, 0.06, 0.05, 0.03])
 
 
 @async_test

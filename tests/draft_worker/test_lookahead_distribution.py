@@ -163,7 +163,7 @@ def simulate(kind: type[Lookahead], both: Models) -> tuple[torch.Tensor, Counts,
                 drafted = await model.draft(asked)
                 parts += 0 < drafted.prepared < most
                 drafts += drafted.candidates
-                lookahead.begin(asked, drafted.candidates[0].token_ids, most)
+                lookahead.begin(asked, drafted.candidates[0].token_ids, most, most)
             await asyncio.gather(*lookahead._tasks)
             judge(alive, drafts)
 

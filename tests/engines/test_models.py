@@ -39,7 +39,6 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         done.append(file)
         (target / "config.json").write_text("{}")
 
-    monkeypatch.setattr(bundled, "convert_gguf", convert)
     monkeypatch.setattr(gguf, "convert_gguf", convert)
     return done
 

@@ -234,7 +234,13 @@ def test_what_holds_speculation_back_is_told(acceptance: float, said: str) -> No
 def test_whether_lookahead_pays(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     setup.draft.answers["/v1/model"]["capabilities"]["lookahead"] = True
     setup.draft.milliseconds = 4.0
-    assert "lookahead may pay" in examine(capsys, setup.urls)[1]["lookahead"]
+    report = examine(capsys, setup.urls)[1]
+    assert "lookahead may pay" in report["lookahead"]
+    assert report["flights"].startswith("verifications in flight are not to be had: ")
+    setup.draft.answers["/v1/model"]["capabilities"]["prepared"] = True
+    setup.target.answers["/v1/model"]["capabilities"]["follows"] = True
+    assert "verifications in flight " in (said := examine(capsys, setup.urls)[1]["flights"])
+    assert "not to be had" not in said
 
 
 def test_the_tables_headers_fit_a_terminal_of_80_columns(

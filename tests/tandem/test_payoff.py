@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.payoff import WORTH_IT, Costs, Yield, acceptance_of, judge, lookahead_verdict, speed_up
+from server.rounds.adaptive import depth
+from tandem.payoff import FAR, WORTH_IT, Costs, Yield, acceptance_of, flight_verdict, judge, lookahead_verdict, speed_up
 
 # A good set-up: a step hardly grows with its rows, and drafts are cheap.
 GOOD = Costs(steps=((1, 30.0), (6, 33.0)), draft_call=1.0, draft_token=1.0, draft_round_trip=0.5, target_round_trip=0.5)
@@ -150,6 +151,16 @@ def test_a_verdict_is_consistent(
     assert verdict.pays == (verdict.tokens_a_round > verdict.needed_tokens_a_round)
     assert verdict.best_speed_up >= verdict.speed_up
     assert speed_up(replace(costs, draft_token=0.0), Yield(acceptance, coverage), gamma) >= verdict.speed_up
+
+
+def test_a_verification_in_flight_has_to_hide_a_way_and_to_find_a_draft_in_time() -> None:
+    assert FAR == depth._FAR
+    assert "only 0.5 of the 33.5 ms" in flight_verdict(GOOD, 5)
+    far = replace(GOOD, target_round_trip=20.0)
+    assert flight_verdict(far, 5).endswith("foreseen takes 33.0 ms; it comes with `lookahead: auto`")
+    assert "20.0 of the 59.5 ms of a round" in flight_verdict(far, 5)
+    assert "with drafts of γ 3;" in flight_verdict(replace(far, draft_token=8.0), 5)
+    assert "takes 40.0 ms, and the target's pass leaves 33.0 ms" in flight_verdict(replace(far, draft_token=20.0), 5)
 
 
 def test_lookahead_has_to_hide_something_and_to_find_time_for_it() -> None:

@@ -17,6 +17,8 @@ _CLEARLY = 1.3
 """So much faster one has to be to be preferred after few rounds."""
 _MARGIN = 1.01
 """Lookahead has to be this much faster, since it takes compute of the draft machine."""
+_PLAIN_TOKENS = 4
+"""A stretch of plain decoding counts as so many rounds without lookahead, of a token each."""
 _FIRST_REST = 64
 _LONGEST_REST = 1024
 
@@ -67,6 +69,17 @@ class LookaheadChoice:
         if rounds < _LEAST_ROUNDS and max(ahead, without) < _CLEARLY * min(ahead, without):
             return None
         return ahead > _MARGIN * without
+
+    @property
+    def trying(self) -> bool:
+        """Whether it is lookahead's turn though it is not known to pay."""
+        return self.mode == "auto" and self._current and self.pays is not True
+
+    def observe_plain(self, seconds: float) -> None:
+        """Tokens decoded plainly, each of which took so long, since rounds without lookahead would not pay."""
+        for _ in range(_PLAIN_TOKENS):
+            if not self._current:
+                self.observe(False, 0, 1, seconds)
 
     def observe(self, ahead: bool, asked: int, emitted: int, seconds: float) -> None:
         """A round of γ `asked`: its draft was prepared and its verification ran beside lookahead, or neither.

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 
-from server.fleet.times import Average, DraftTimes, StepTimes
+from server.fleet.times import Average
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
 from server.rounds.adaptive.depth import Depth
+from server.rounds.adaptive.foreseen import Foreseen
 from server.rounds.adaptive.lookahead import LookaheadChoice
+from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
 
 # Credit: tokens of plain decoding, that is, the time they take.
 _FIRST_CREDIT = 12.0
@@ -23,8 +24,6 @@ _LONGEST_HOPELESS_INTERVAL = 512
 _PLAIN_SAMPLE = 4
 """Tokens by which plain decoding is measured, after the first rounds and now and then."""
 _UNMEASURED_ROUNDS = 3
-_LEAST_AHEAD = 0.75
-"""Of a draft's length: on the virtual clock less gains less than it gives away, and more is rarely there in time."""
 _HYSTERESIS = 1.03
 _PRIOR_ROUNDS = 3.0
 _FIRST_ASKING_INTERVAL = 4
@@ -64,67 +63,6 @@ class Pace:
         return (self._took + weight * prior._took) / (self._tokens + weight * prior._tokens)
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
-    """Either a round of `draft_tokens` (at least 1), or, with 0, `plain_tokens` of plain decoding."""
-
-    draft_tokens: int
-    num_candidates: int = 1
-    plain_tokens: int = 0
-    worker_chooses: bool = False
-    """The draft worker chooses the drafter, and a length of at most `draft_tokens`."""
-    lookahead: bool = False
-    """The draft worker is to prepare the next drafts while this one is verified."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundOutcome:
-    """One speculative round. Times are seconds; `rows` are ours in the pass, `gain` is what candidates 1 and up won."""
-
-    asked: int
-    num_candidates: int
-    drafted: int
-    accepted: int
-    emitted: int
-    gain: int
-    draft_seconds: float
-    draft_failed: bool
-    verify_seconds: float
-    rows: int
-    lookahead: bool = False
-    """Drafts were being prepared while this round was verified."""
-    looked_ahead: bool = False
-    """Drafts were being prepared in the round before: this one's draft may have been ready."""
-
-    def as_whole(self, times: Times) -> RoundOutcome:
-        """The round as if its draft had not ended with a stop token, but had its full length.
-
-        If the stop token is discarded its position is drawn again, with the same noise. Under `probabilistic`
-        whether a position carries a draft must not depend on that noise; so the inputs of γ must not reveal what was
-        drawn.
-        """
-        return replace(
-            self,
-            drafted=self.asked,
-            draft_seconds=max(self.draft_seconds, times.drafts.draft(self.asked, self.num_candidates)),
-            verify_seconds=max(self.verify_seconds, times.steps.verify(1 + self.asked)),
-            rows=max(self.rows, 1 + self.asked),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Times:
-    """Times of the target and the drafter in use. `ahead`: of drafts that may be prepared; None if there are none."""
-
-    steps: StepTimes
-    drafts: DraftTimes
-    ahead: DraftTimes | None = None
-
-    def of(self, lookahead: bool) -> Times:
-        """Those to plan with, depending on whether drafts are prepared."""
-        return replace(self, drafts=self.ahead) if lookahead and self.ahead is not None else self
-
-
 @dataclass(slots=True)
 class PairState:
     """What is known about a drafter with a target, carried across requests.
@@ -145,6 +83,7 @@ class PairState:
     pace: Pace = field(default_factory=lambda: Pace(0.98))
     lookahead: LookaheadChoice = field(default_factory=LookaheadChoice)
     depth: Depth = field(default_factory=Depth)
+    foreseen: Foreseen = field(default_factory=Foreseen)
 
     def earn(self, tokens: float) -> None:
         """Book the gain of speculation over plain decoding, in tokens of plain decoding; a loss is negative."""
@@ -159,7 +98,8 @@ class FixedPlanner:
         self._depth = Depth()
 
     def plan(self, times: Times) -> RoundPlan:
-        return self._plan
+        flies = self._plan.lookahead and self._depth.ahead(times.steps, 1 + self._plan.draft_tokens)
+        return replace(self._plan, least_ahead=self._plan.draft_tokens if flies else None)
 
     def observe(self, outcome: RoundOutcome, times: Times) -> None:
         pass
@@ -169,9 +109,6 @@ class FixedPlanner:
 
     def observe_nothing(self, seconds: float, times: Times) -> None:
         pass
-
-    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
-        return draft_tokens if self._plan.lookahead and self._depth.ahead(times.steps, 1 + draft_tokens) else None
 
     def observe_ahead(self, used: bool) -> None:
         self._depth.observe(used)
@@ -204,16 +141,24 @@ class AdaptivePlanner:
         self._trying = False
         self._promising = False
         self._longest = _LONGEST_INTERVAL
+        self._seconds_a_token = 0.0
+        self._worth_sending = 1
         self._empty = 0
         self._had_nothing = False
 
     def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
         ahead = times.ahead is not None and self._pair.lookahead.next()
-        plan = self._plan_with(times.of(ahead))
-        return replace(plan, lookahead=ahead and plan.draft_tokens > 0 and plan.num_candidates == 1)
+        plan = self._plan_with(times.of(ahead), ahead)
+        if not (ahead and plan.draft_tokens and plan.num_candidates == 1):
+            unpaid = plan.plain_tokens > _PLAIN_SAMPLE and not self._chooses
+            if times.ahead is not None and not ahead and unpaid:
+                self._pair.lookahead.observe_plain(times.steps.plain())
+            return plan
+        most = self._worth_sending if times.extends and not self._chooses else 0
+        return replace(plan, lookahead=True, prepared_tokens=most, least_ahead=self._least_ahead(plan, times))
 
-    def _plan_with(self, times: Times) -> RoundPlan:
+    def _plan_with(self, times: Times, ahead: bool) -> RoundPlan:
         pair = self._pair
         new = pair.acceptance.rounds < _UNMEASURED_ROUNDS
         if not new and times.steps.plain_is_due:
@@ -223,15 +168,16 @@ class AdaptivePlanner:
             return self._plan_to_ask(new)
         expected = self._acceptance.expected_tokens(self._max)
         num_candidates = self._candidates.next()
-        draft_tokens, seconds_a_token = self._best(times, expected, num_candidates)
+        draft_tokens, seconds_a_token = self._best(times, expected, num_candidates, ahead)
         if seconds_a_token >= plain and num_candidates > 1:  # a single one may pay all the same
             num_candidates = 1
-            draft_tokens, seconds_a_token = self._best(times, expected, num_candidates)
+            draft_tokens, seconds_a_token = self._best(times, expected, num_candidates, ahead)
         pays = seconds_a_token < plain
         could_pay = self._could_pay(times, plain)
         self._trying = not pays
         self._longest = _LONGEST_INTERVAL if could_pay else _LONGEST_HOPELESS_INTERVAL
-        if pair.credit > 0.0 and (pays or new or (self._promising and could_pay)):
+        trying = (self._promising or (ahead and pair.lookahead.trying)) and could_pay
+        if pair.credit > 0.0 and (pays or new or trying):
             return RoundPlan(draft_tokens, num_candidates)
         price = max(0.1, expected[draft_tokens] * (seconds_a_token / plain - 1.0))
         missing = price - pair.credit
@@ -257,6 +203,8 @@ class AdaptivePlanner:
             pair.acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
             self._acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
             self._observe_candidates(outcome, times)
+            if outcome.looked_ahead and outcome.asked:
+                self._observe_foreseen(outcome, times)
         self._promising = outcome.accepted >= outcome.asked
         if not self._trying:
             pair.interval = _FIRST_INTERVAL
@@ -291,12 +239,6 @@ class AdaptivePlanner:
             self._interval = min(2 * self._interval, _FIRST_INTERVAL)
             wait = max(wait, self._interval)
         self._until_try = int(wait)
-
-    def least_ahead(self, draft_tokens: int, times: Times) -> int | None:
-        """Where the worker chooses drafters nothing is sent ahead: what it would choose is not known beforehand."""
-        if self._chooses or not self._pair.depth.ahead(times.steps, 1 + draft_tokens):
-            return None
-        return math.ceil(_LEAST_AHEAD * draft_tokens)
 
     def observe_ahead(self, used: bool) -> None:
         self._pair.depth.observe(used)
@@ -334,23 +276,79 @@ class AdaptivePlanner:
         cost = (drafting + verifying) / times.steps.plain()
         self._candidates.observe(number, drafted, outcome.accepted, outcome.gain, cost)
 
-    def _best(self, times: Times, expected: list[float], num_candidates: int) -> tuple[int, float]:
-        """The best γ of at least 1, and the seconds a token it is expected to take."""
+    def _observe_foreseen(self, outcome: RoundOutcome, times: Times) -> None:
+        tokens = outcome.prepared
+        if outcome.asked < self._current:  # near the end, or sent ahead: there may have been more
+            tokens = None
+        elif tokens == outcome.asked and not times.extends:
+            tokens += 1  # that many at least: find out
+        self._pair.foreseen.observe(outcome.prepared != 0, tokens)
+
+    def _least_ahead(self, plan: RoundPlan, times: Times) -> int | None:
+        """What is there in time for that has to be worth what will be there when the verdict is back, less its way.
+
+        Where the worker chooses drafters nothing is sent ahead: what it would choose is not known beforehand.
+        """
+        if self._chooses or not self._pair.depth.ahead(times.steps, 1 + plan.draft_tokens):
+            return None
+        expected = self._acceptance.expected_tokens(self._max)
+        usual = self._length_if_there(plan.draft_tokens, times)
+        least = self._worth(usual, expected, times) - times.steps.network
+        return next(count for count in range(1, usual + 1) if self._worth(count, expected, times) >= least)
+
+    def _worth(self, draft_tokens: int, expected: list[float], times: Times) -> float:
+        """Seconds that verifying so many tokens which are there saves, at the pace that rounds have."""
+        return expected[draft_tokens] * self._seconds_a_token - times.steps.verify(1 + draft_tokens)
+
+    def _length_if_there(self, draft_tokens: int, times: Times) -> int:
+        """The length of a draft of which some is prepared; one of which nothing is has `draft_tokens`."""
+        if not times.extends:
+            return draft_tokens
+        return max(draft_tokens, min(round(self._pair.foreseen.tokens), self._worth_sending))
+
+    def _best(self, times: Times, expected: list[float], num_candidates: int, ahead: bool = False) -> tuple[int, float]:
+        """The best γ of at least 1, and the seconds a token it is expected to take. `ahead`: after lookahead."""
         fill = self._acceptance.fill()
-        costs = [
-            self._seconds(count, num_candidates, fill, times) / expected[count] for count in range(1, self._max + 1)
-        ]
+        if ahead and num_candidates == 1:
+            self._seconds_a_token = self._seconds_a_token or times.steps.plain()
+            self._worth_sending = max(range(1, self._max + 1), key=lambda count: self._worth(count, expected, times))
+            costs = [self._cost_ahead(count, fill, expected, times) for count in range(1, self._max + 1)]
+        else:
+            costs = [
+                self._seconds(count, num_candidates, fill, times) / expected[count] for count in range(1, self._max + 1)
+            ]
+        best = self._chosen(costs)
+        self._seconds_a_token = costs[best - 1]
+        return best, costs[best - 1]
+
+    def _chosen(self, costs: list[float]) -> int:
+        """The best γ; the last one as long as it is nearly as good."""
         if self._pair.acceptance.rounds >= _UNMEASURED_ROUNDS:
             best = costs.index(min(costs)) + 1
             if costs[self._current - 1] > _HYSTERESIS * costs[best - 1]:
                 self._current = best
-        return self._current, costs[self._current - 1]
+        return self._current
 
-    def _seconds(self, draft_tokens: int, num_candidates: int, fill: float, times: Times) -> float:
-        """What a round is expected to take. If the drafter had no token, verification is that of one row."""
+    def _cost_ahead(self, draft_tokens: int, fill: float, expected: list[float], times: Times) -> float:
+        """Seconds a token where drafts are prepared: some are there, up to a length; the others have to be drawn."""
+        foreseen = self._pair.foreseen
+        length = self._length_if_there(draft_tokens, times)
+        drawn = self._seconds(draft_tokens, 1, fill, times)
+        there = self._seconds(length, 1, fill, times, max(0.0, length - foreseen.tokens))
+        seconds = (1.0 - foreseen.chance) * drawn + foreseen.chance * there
+        return seconds / ((1.0 - foreseen.chance) * expected[draft_tokens] + foreseen.chance * expected[length])
+
+    def _seconds(
+        self, draft_tokens: int, num_candidates: int, fill: float, times: Times, drawn: float | None = None
+    ) -> float:
+        """What a round is expected to take. If the drafter had no token, verification is that of one row.
+
+        `drawn`: tokens that are not there, if some are.
+        """
         rows = 1 + draft_tokens * (1.0 + (num_candidates - 1) * self._pair.branching.value)
         verify = (1.0 - fill) * times.steps.verify(1) + fill * times.steps.verify(rows)
-        return times.drafts.draft(draft_tokens, num_candidates) + verify + self._pair.losses.value
+        drafting = times.drafts.draft(draft_tokens if drawn is None else drawn, num_candidates)
+        return drafting + verify + self._pair.losses.value
 
     def _could_pay(self, times: Times, plain: float) -> bool:
         """Whether speculation would pay if all were accepted; if not, the drafter is too slow."""

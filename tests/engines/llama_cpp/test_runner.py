@@ -15,8 +15,9 @@ from torch import Tensor
 
 from engines.errors import BatchInvarianceError
 from engines.llama_cpp.context import Context, LoadedGguf, Options
-from engines.llama_cpp.exact import TILED_PRODUCTS, exact_options, self_check
+from engines.llama_cpp.exact import self_check
 from engines.llama_cpp.library import library
+from engines.llama_cpp.loading import TILED_PRODUCTS, exact_options
 from engines.llama_cpp.runner import Runner
 from engines.runtime.engine import measure_step_seconds
 from engines.runtime.rows import Row
@@ -97,20 +98,34 @@ def test_the_same_bits_in_any_pass(runner: Runner, context: int) -> None:
 K_QUANTS_SCRIPT = """
 import sys
 from pathlib import Path
+from engines.errors import BatchInvarianceError
 from engines.llama_cpp.context import Context, LoadedGguf, Options
-from engines.llama_cpp.exact import exact_options, self_check
+from engines.llama_cpp.exact import self_check
+from engines.llama_cpp.loading import exact_options
 from engines.llama_cpp.library import library
 from engines.llama_cpp.runner import Runner
-options = exact_options(Options(threads=1, cells=4000, pass_tokens=300))
+plain = Options(threads=1, cells=4000, pass_tokens=300)
+options = exact_options(plain)
 self_check(Runner(Context(LoadedGguf(library(), Path(sys.argv[1]), options), options), 4, 900, ordered=True), 256)
+options = exact_options(plain, repacked=True)
+model = LoadedGguf(library(), Path(sys.argv[1]), options)
+context = Context(model, options)
+self_check(Runner(context, 4, 900, ordered=True, reads_apart=model.repacked), 256)
+if model.repacked:
+    try:
+        self_check(Runner(context, 4, 900, ordered=True), 256)
+    except BatchInvarianceError:
+        print("seen")
+else:
+    print("not repacked here")
 """
 
 
 @pytest.mark.parametrize("kind", K_QUANTS)
 def test_the_same_bits_in_k_quants(kind: str, tmp_path: Path) -> None:
-    """In a process of its own, since llama.cpp reads once whether products are made in tiles. With "1" the trial fails
-    where a processor has tiles (seen with AVX-512)."""
-    file = tiny_gguf(tmp_path, kind, hidden=256, context_length=1024)
+    """As they are and repacked, in a process of its own, since llama.cpp reads once whether products are made in tiles.
+    With "1" the trial fails where a processor has tiles (seen with AVX-512)."""
+    file = tiny_gguf(tmp_path, kind, hidden=256, layers=4, spread=1.0, context_length=1024)
     run = subprocess.run(
         [sys.executable, "-c", K_QUANTS_SCRIPT, str(file)],
         env={**os.environ, TILED_PRODUCTS: "0"},
@@ -120,6 +135,7 @@ def test_the_same_bits_in_k_quants(kind: str, tmp_path: Path) -> None:
         text=True,
     )
     assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() in ("seen", "not repacked here"), "prompts that are not read apart must fail the trial"
 
 
 def test_tree_equals_its_branches_and_commit_keeps_one(runner: Runner) -> None:

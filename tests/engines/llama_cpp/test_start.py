@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from config.workers import TargetWorkerConfig
 from engines.errors import BatchInvarianceError, ModelError
 from engines.gguf import tokenizer as of_gguf
 from engines.grammar import service
-from engines.llama_cpp import files, library, start
+from engines.llama_cpp import files, library, loading, start
 from engines.llama_cpp.start import load_engine
 from engines.runtime.engine import LoopModel
 from protocol.messages import Grammar
@@ -68,6 +70,32 @@ def test_what_is_not_served(tmp_path: Path, keys: dict[str, Any], message: str) 
     with pytest.raises(ModelError, match=message) as caught:
         load(wrong)
     assert "wrong.gguf" in str(caught.value)
+
+
+def test_a_model_is_opened_beside_the_imports(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, by the thread; what goes wrong there is said where the model is asked for."""
+    opened: list[str] = []
+    real = loading.LoadedGguf
+
+    def counted(lib: Any, path: Path, options: Any) -> Any:
+        opened.append(threading.current_thread().name)
+        return real(lib, path, options)
+
+    monkeypatch.setattr(loading, "LoadedGguf", counted)
+    config = TargetWorkerConfig(engine="llama_cpp", model=str(file), context_length=64)
+    loading.open_soon(config)
+    load(file).close(5)
+    assert opened == ["tandem-open"]
+    loading.open_soon(config.model_copy(update={"context_length": 600}))
+    with pytest.raises(ModelError, match="exceeds the model's 512"):
+        load(file, context_length=600)
+    load(file).close(5)
+    assert opened[2] == threading.current_thread().name, "other settings, or asked for a second time"
+
+
+def test_nothing_is_imported_that_a_model_would_wait_for() -> None:
+    code = "import sys, engines.llama_cpp.loading; sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
 def test_too_little_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

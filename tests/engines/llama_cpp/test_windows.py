@@ -12,8 +12,9 @@ import torch
 import transformers
 
 from engines.llama_cpp.context import Context, LoadedGguf, Options
-from engines.llama_cpp.exact import exact_options, self_check
+from engines.llama_cpp.exact import self_check
 from engines.llama_cpp.library import library
+from engines.llama_cpp.loading import exact_options
 from engines.llama_cpp.runner import Runner
 from engines.runtime.rows import Row
 from tests.engines.gguf.gguf_files import byte_level_keys, keys_of, random_model, tensors_of, write

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 from collections.abc import Callable
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -24,19 +24,21 @@ def require_llama_cpp() -> None:
         pytest.skip("llama-cpp-python is not installed: make install-llama-cpp")
 
 
-K_QUANTS = {"Q4_K": (0, 2), "Q6_K": (208,)}
-"""Types of 256 weights a block, which `gguf` reads but can't write: where in a block its scales (float16) are."""
+K_QUANTS = {"Q4_K": "Q4_K_S", "Q6_K": "Q6_K"}
+"""Types of 256 weights a block, which `gguf` reads but can't write, and the quantiser's names for files of them."""
 
 
-def random_blocks(shape: tuple[int, ...], kind: Any) -> Any:
-    """Blocks of random bits and small scales instead of weights of this shape: any bits are weights in K-quants."""
-    weights, size = gguf.GGML_QUANT_SIZES[kind]
-    draw = np.random.default_rng(shape)
-    blocks = draw.integers(0, 256, (shape[0], shape[1] // weights, size), dtype=np.uint8)
-    for place in K_QUANTS[kind.name]:
-        scales = draw.uniform(0.0002, 0.0006, blocks.shape[:2]).astype(np.float16)
-        blocks[..., place : place + 2] = scales[..., None].view(np.uint8)
-    return blocks.reshape(shape[0], -1)
+def as_k_quants(whole: Path, file: Path, kind: str) -> Path:
+    """A float32 file's matrices in one of these types, by llama.cpp's own quantiser."""
+    from engines.llama_cpp.library import library
+
+    api = library().api
+    params = api.llama_model_quantize_default_params()
+    params.ftype = getattr(api, f"LLAMA_FTYPE_MOSTLY_{K_QUANTS[kind]}")
+    params.nthread, params.pure = 1, True
+    code = api.llama_model_quantize(str(whole).encode(), str(file).encode(), ctypes.byref(params))
+    assert code == 0, library().log.reason()
+    return file
 
 
 def encoder(kind: str) -> Callable[[str, Any], Any]:
@@ -46,8 +48,6 @@ def encoder(kind: str) -> Callable[[str, Any], Any]:
         if values.ndim < 2 or kind == "F32":
             return None
         chosen = gguf.GGMLQuantizationType[kind]
-        if kind in K_QUANTS:
-            return random_blocks(values.shape, chosen), chosen
         return gguf.quants.quantize(values, chosen), chosen
 
     return encode
@@ -55,6 +55,8 @@ def encoder(kind: str) -> Callable[[str, Any], Any]:
 
 def as_gguf(folder: Path, file: Path, kind: str = "Q4_1", **more: Any) -> Path:
     """A tiny llama of `folder` as a GGUF file whose matrices are of this type; `more` are further keys."""
+    if kind in K_QUANTS:
+        return as_k_quants(as_gguf(folder, file.with_suffix(".f32"), "F32", **more), file, kind)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="float32")
     keys = keys_of(model.config, "llama", rope__dimension_count=model.config.hidden_size // 4)
     keys |= vocabulary_of(folder, model.config.vocab_size) | more

@@ -71,6 +71,49 @@ def test_no_more_is_reused_than_a_slot_can_go_back_to() -> None:
     assert slots.cached([*LONG[:20], 9], owner=2) == (short.index, 20)
 
 
+def test_what_was_read_and_what_was_generated_are_each_taken_for_their_like() -> None:
+    cache = SlotCache(1, lambda *copy: None, reads_apart=True)
+
+    def reused(ids: list[int], prompt: int) -> int:
+        slot = cache.acquire(ids, None, None, len(ids) - 1, prompt=prompt)
+        assert slot is not None
+        held = len(slot.ids)
+        # As the loop does: the rest of the prompt, then what was drawn.
+        slot.note_read(held, max(0, prompt - held))
+        slot.note_read(max(held, prompt), 0)
+        slot.ids[held:] = ids[held:]
+        cache.release(slot)
+        return held
+
+    assert reused(LONG[:30], 20) == 0
+    assert reused(LONG[:31], 20) == 30, "the same request goes on"
+    assert reused(LONG[:35], 34) == 20, "its answer is now part of a prompt"
+    assert reused(LONG[:36], 34) == 35
+    assert reused(LONG[:30], 10) == 10, "an answer is not taken from a prompt"
+    assert reused(LONG[:15], 10) == 14
+    assert reused(LONG[:15], 14) == 10
+    assert cache.held(LONG, None, 14) == 15
+    assert cache.held(LONG, None, 39) == 14
+
+
+def test_a_copy_is_of_the_same_kinds() -> None:
+    cache = SlotCache(2, lambda *copy: None, reads_apart=True)
+    for ids, prompt, owner in ((LONG, 39, 1), ([1, 2, 3, 4, 5, 6, 7], 5, None)):
+        slot = cache.acquire(ids, None, owner, len(ids) - 1, prompt=prompt)
+        assert slot is not None
+        slot.note_read(0, prompt)
+        slot.ids[:] = ids
+        cache.release(slot)
+    copied = cache.acquire(LONG[:12], None, 2, 11, prompt=11)
+    assert copied is slot
+    assert copied.ids == LONG[:11]
+    cache.release(copied)
+    cache.disown(2)
+    cache.slots[0].ids.clear()
+    assert cache.held(LONG, None, 5) == 5
+    assert cache.held(LONG, None, 11) == 11
+
+
 def test_what_a_dead_session_left_is_taken_over() -> None:
     slots = Slots()
     slot = slots.use(LONG, owner=1)

@@ -22,7 +22,8 @@ from draft_worker.memory import AnswerMemory
 from protocol.messages import Candidate, DraftRequest, DraftTimings
 from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import AdaptivePlanner, PairState, RoundOutcome, Times
+from server.rounds.adaptive.planner import AdaptivePlanner, PairState
+from server.rounds.adaptive.round import RoundOutcome, Times
 from worker.session import Session
 
 MODEL_IS_RIGHT = {

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import BadRequest
+from protocol.messages import DraftRequest
 from testing.fakes.worker import Cut, FakeWorker, Reply, error
 from tests.server.fleet.harness import (
     PROMPT,
@@ -215,6 +216,29 @@ def test_drafts_get_shorter_at_the_end_of_the_draft_models_context() -> None:
                 drafted_until = length + round_.num_drafted
             length += len(round_.token_ids)
         assert drafted_until == draft.context_length
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("takes_it", [False, True])
+@pytest.mark.parametrize("strategy", ["deterministic", "probabilistic"])
+def test_only_a_worker_that_takes_it_is_asked_for_what_it_has_prepared(takes_it: bool, strategy: str) -> None:
+    """And never where q is wanted: how much is there may follow from tokens that are drawn again."""
+
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        target.seconds, draft.ahead, draft.extends = 0.02, True, takes_it
+        async with fleet_over([target], [draft], lookahead="on") as fleet:
+            asked = request(60, strategy=strategy, adaptive=True)
+            rounds = await collect(fleet, asked)
+            assert tokens(rounds) == expected(60)
+        drafts = [call for _, call in draft.calls if isinstance(call, DraftRequest) and call.lookahead_tokens]
+        assert drafts
+        wanted = [call for call in drafts if call.prepared_tokens]
+        assert bool(wanted) == (takes_it and strategy == "deterministic")
+        assert all(call.prepared_tokens <= call.max_tokens - 1 for call in wanted)
+        if wanted:
+            assert any(round_.num_drafted > call.draft_tokens for round_ in rounds for call in wanted)
 
     asyncio.run(main())
 

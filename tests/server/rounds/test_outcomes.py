@@ -11,7 +11,8 @@ import pytest
 from protocol.messages import Sampling
 from server.backend import Round
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import FixedPlanner, RoundOutcome, Times
+from server.rounds.adaptive.planner import FixedPlanner
+from server.rounds.adaptive.round import RoundOutcome, Times
 from testing.fakes.model import STOP
 from testing.fakes.worker import Answer, FakeWorker
 from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens

@@ -10,7 +10,8 @@ from basics.names import OnOffAuto
 from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.lookahead import LookaheadChoice
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState, RoundOutcome, RoundPlan, Times
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
 
 
 @dataclass
@@ -36,6 +37,8 @@ class World:
     others: int = 0
     hit: float | None = None
     """How often a prepared draft fits what was emitted; None: the worker can't prepare drafts."""
+    extends: bool = True
+    """A draft that is prepared may be longer than asked."""
     flies: bool = False
     """The target takes verifications that follow another."""
     shared: float = 1.0
@@ -51,6 +54,10 @@ class World:
     def draft(self, plan: RoundPlan) -> float:
         per_token = self.per_token + (self.branching if plan.num_candidates > 1 else 0.0)
         return self.fixed + per_token * plan.draft_tokens
+
+    def prepares(self, seconds: float) -> int:
+        """How many tokens, all outcomes together: a pass over the draft, then one for each."""
+        return max(0, int((seconds - self.fixed) / self.per_token) - 1)
 
     def accepted(self, plan: RoundPlan, done: int) -> tuple[int, int]:
         """Accepted tokens of a draft, and how many of them further candidates won."""
@@ -72,8 +79,8 @@ class World:
 
     def times(self) -> Times:
         curve = [StepTime(rows=1, seconds=self.per_token)]
-        ahead = DraftTimes(curve, clip=False) if self.hit is not None else None
-        return Times(StepTimes(self.curve()), DraftTimes(curve), ahead)
+        ahead = DraftTimes(curve) if self.hit is not None else None
+        return Times(StepTimes(self.curve()), DraftTimes(curve), ahead, self.extends)
 
     @property
     def plain(self) -> float:
@@ -110,13 +117,17 @@ def decode(
         followed = foreseen and least is not None and soon >= least
         if least is not None:
             planner.observe_ahead(followed)
-        wanted = plan.draft_tokens
+        most = max(plan.draft_tokens, plan.prepared_tokens)
+        least_next = plan.least_ahead if world.flies and plan.lookahead else None
+        prepared = 0
         if followed:
+            prepared = soon
             plan = replace(plan, draft_tokens=soon)
             draft = 0.0
-        elif foreseen:
-            draft = world.fixed + max(0.0, draft - world.fixed - gap)
-        least = planner.least_ahead(wanted, times) if world.flies and plan.lookahead else None
+        elif foreseen and (prepared := min(world.prepares(gap), most)):
+            plan = replace(plan, draft_tokens=max(plan.draft_tokens, prepared))
+            draft = world.noisy(world.fixed + world.per_token * (plan.draft_tokens - prepared))
+        least = least_next
         drafted = 0 if failed else plan.draft_tokens
         accepted, gain = (0, 0) if failed else world.accepted(plan, done)
         # Further candidates branch off half-way.
@@ -127,9 +138,9 @@ def decode(
             times.steps.observe_followed(rows, rows + world.others, engine)
         else:
             times.steps.observe_verify(rows, rows + world.others, engine, wall)
-        soon = min(wanted, int((engine - followed * world.round_trip - world.fixed) / world.per_token))
-        if not failed:
-            times.of(gap > 0.0).drafts.observe(plan.draft_tokens, draft, plan.num_candidates)
+        soon = min(most, world.prepares(engine - followed * world.round_trip))
+        if not failed and not followed:
+            times.of(gap > 0.0).drafts.observe(plan.draft_tokens - prepared, draft, plan.num_candidates)
         planner.observe(
             RoundOutcome(
                 asked=plan.draft_tokens,
@@ -144,6 +155,7 @@ def decode(
                 rows=rows,
                 lookahead=plan.lookahead,
                 looked_ahead=gap > 0.0,
+                prepared=prepared,
             ),
             times,
         )

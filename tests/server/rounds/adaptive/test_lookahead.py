@@ -11,6 +11,7 @@ import pytest
 from basics.names import OnOffAuto
 from server.rounds.adaptive.depth import Depth
 from server.rounds.adaptive.lookahead import LookaheadChoice
+from server.rounds.adaptive.round import RoundPlan
 from tests.server.rounds.adaptive.simulator import World, decode, with_lookahead
 
 TOKENS = 1024
@@ -18,9 +19,9 @@ SETTLED = 256
 
 
 def pace(settings: dict[str, Any], mode: OnOffAuto) -> float:
-    """Tokens a second once settled, mean of four runs."""
+    """Tokens a second once settled, mean of six runs."""
     paces = []
-    for seed in range(4):
+    for seed in range(6):
         world = World(**settings, rng=Random(seed))
         arrivals = decode(world, with_lookahead(mode), world.times(), TOKENS)
         paces.append((TOKENS - SETTLED) / (arrivals[-1] - arrivals[SETTLED - 1]))
@@ -49,15 +50,34 @@ def test_the_drafting_time_that_it_hides_is_gained(round_trip: float) -> None:
     assert pace(asked, "auto") > 0.9 * always
 
 
-def test_gamma_grows_if_drafting_is_free() -> None:
-    def longest(mode: OnOffAuto) -> int:
-        world = World(**settings(0.0, 1 / 5, 0.9), rng=Random(1))
-        planner, times = with_lookahead(mode), world.times()
-        decode(world, planner, times, 600)
-        planner._pair.credit = 16.0
-        return planner.plan(times).draft_tokens
+def settled(mode: OnOffAuto, per_token: float, acceptance: float, **more: Any) -> RoundPlan:
+    """The plan after 600 tokens."""
+    world = World(**settings(0.0, per_token, acceptance, **more), rng=Random(1))
+    planner, times = with_lookahead(mode), world.times()
+    decode(world, planner, times, 600)
+    planner._pair.credit = 16.0
+    return planner.plan(times)
 
-    assert longest("on") > longest("off") > 0
+
+def test_a_draft_that_is_there_may_be_longer_than_one_that_has_to_be_drawn() -> None:
+    off, on = settled("off", 1 / 3, 0.9), settled("on", 1 / 3, 0.9)
+    assert on.prepared_tokens > off.draft_tokens >= on.draft_tokens > 0
+    assert off.prepared_tokens == 0
+
+
+def test_gamma_settles_where_whole_drafts_are_there() -> None:
+    """Two tokens fit beside a verification; without lookahead six are worth drawing."""
+    off, on = settled("off", 1 / 3, 0.95), settled("on", 1 / 3, 0.95, extends=False, hit=0.9)
+    assert off.draft_tokens >= 5
+    assert 2 <= on.draft_tokens <= 3
+    assert on.prepared_tokens == 0, "the worker would not take it"
+
+
+def test_it_is_tried_where_drafting_does_not_pay_without_it() -> None:
+    asked = settings(0.02, 1 / 5, 0.7)
+    plain = 1 / World(**asked).plain
+    assert pace(asked, "off") < 1.05 * plain
+    assert pace(asked, "auto") > 1.15 * plain
 
 
 @pytest.mark.parametrize("fault", [{"hit": 0.0, "shared": 1.15}, {"hit": 0.3, "shared": 1.5}])
