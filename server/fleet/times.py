@@ -10,19 +10,12 @@ from protocol.worker_info import StepTime
 
 _OUTLIER = 3.0
 _LEAST_SECONDS = 1e-5
-_PRESENT_WEIGHT = 0.3
+_PRESENT_WEIGHT = 0.15
 _SIZE_WEIGHT = 0.03
 """Of a pass in how fast the machine is, and in what its size takes against that, which hardly changes."""
-_PASS_OUTLIER = 1.75
+_PASS_OUTLIER = 2.0
 _UNTIL_TOLD_APART = 4
 """Passes of a size that tell of the size alone."""
-_FIRST_SAMPLE, _LAST_SAMPLE = 16, 256
-"""Rounds after which plain decoding is measured again: at first, and in the end."""
-_FEW_ROUNDS = 6
-_ANOTHER_MACHINE = 1.3
-"""Times that all passes take longer, or less long, than when plain decoding was measured."""
-_GUESSED = 2
-"""Passes that it counts as much as, if a size not seen yet is expected to be as the nearest that was."""
 _PLAIN = 0
 """The size that stands for plain decoding; of a verification it is the bits of its rows' number."""
 
@@ -63,44 +56,31 @@ class StepTimes:
         self._rows = [rows for rows, _ in points]
         self._seconds = _rising([seconds for _, seconds in points])
         self._others = Average(0.2)
-        self._present = self._present_then = 1.0
+        self._present = 1.0
         self._factors: dict[int, Average] = {}
         self._network = Average(0.1)
-        self._rounds_since_plain: int | None = None
-        self._sampled_after = _FIRST_SAMPLE
+        self.rounds_since_plain: int | None = None
+        """None until plain decoding has been measured at all."""
 
     def observe_verify(self, own_rows: int, pass_rows: int, worker_seconds: float, seconds: float) -> None:
         """One verification, by our rows and all rows of its pass.
 
         `worker_seconds` is the worker's own total, `seconds` what the caller waited.
         """
-        if self._rounds_since_plain is not None:
-            self._rounds_since_plain += 1
+        if self.rounds_since_plain is not None:
+            self.rounds_since_plain += 1
         worker_seconds = min(worker_seconds, seconds)
         self._observe(own_rows.bit_length(), own_rows, pass_rows, worker_seconds)
         self._network.add(max(0.0, seconds - worker_seconds))
 
     def observe_plain(self, pass_rows: int, seconds: float) -> None:
         """One token of plain decoding, `seconds` after the one before it."""
-        if self._rounds_since_plain is not None and self._rounds_since_plain > self._sampled_after:
-            self._sampled_after = min(2 * self._sampled_after, _LAST_SAMPLE)
-        self._rounds_since_plain = 0
+        self.rounds_since_plain = 0
         self._observe(_PLAIN, 1, pass_rows, seconds)
-        self._present_then = self._present
 
     def observe_followed(self, own_rows: int, pass_rows: int, worker_seconds: float) -> None:
         """One verification that was sent before the last verdict was back: its way was not waited for."""
         self.observe_verify(own_rows, pass_rows, worker_seconds, worker_seconds + self._network.value)
-
-    @property
-    def plain_is_due(self) -> bool:
-        """Whether plain decoding, the baseline, is to be measured: it has not been, or so many rounds came since (ever
-        more: what the two take against each other hardly changes), or some and the machine has become faster or slower.
-        """
-        if self._rounds_since_plain is None or self._rounds_since_plain > self._sampled_after:
-            return True
-        change = max(self._present / self._present_then, self._present_then / self._present)
-        return self._rounds_since_plain >= _FEW_ROUNDS and change > _ANOTHER_MACHINE
 
     @property
     def network(self) -> float:
@@ -131,15 +111,11 @@ class StepTimes:
         others = max(0, pass_rows - own_rows)
         self._others.add(float(others))
         ratio = max(seconds, _LEAST_SECONDS) / self._at(float(own_rows + others))
-        factor = self._factors.get(size)
-        if factor is None:
-            guess, factor = self._factor(size), Average(_SIZE_WEIGHT)
-            for _ in range(_GUESSED):
-                factor.add(guess)
-            self._factors[size] = factor
-        ratio = min(ratio, _PASS_OUTLIER * self._present * factor.value)
+        factor = self._factors.setdefault(size, Average(_SIZE_WEIGHT))
+        if factor.count:
+            ratio = min(ratio, _PASS_OUTLIER * self._present * factor.value)
         factor.add(ratio / self._present)
-        if factor.count > _GUESSED + _UNTIL_TOLD_APART:
+        if factor.count > _UNTIL_TOLD_APART:
             self._present += _PRESENT_WEIGHT * (ratio / factor.value - self._present)
 
     def _take(self, size: int, own_rows: float) -> float:

@@ -21,8 +21,9 @@ _CREDIT_A_TOKEN = 0.02
 _FIRST_INTERVAL = 16
 _LONGEST_INTERVAL = 64
 _LONGEST_HOPELESS_INTERVAL = 512
+# Plain decoding is the baseline: measured at first, and again after this many rounds without it.
 _PLAIN_SAMPLE = 4
-"""Tokens by which plain decoding is measured, after the first rounds and now and then."""
+_ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
 _HYSTERESIS = 1.03
 _PRIOR_ROUNDS = 3.0
@@ -35,32 +36,31 @@ _SPENT_IN_VAIN = 0.02
 
 
 class Pace:
-    """What a token took in rounds whose drafts the worker chose, against plain decoding at the time; older ones fade.
+    """The speed of rounds whose drafts the worker chose: tokens and seconds of all of them, older ones fading.
 
-    In tokens of plain decoding, not in seconds: rounds on a machine that was busy must not look slow on one that is
-    free. `prior` counts as much as three rounds.
+    `prior` counts as much as three rounds.
     """
 
     def __init__(self, fading: float, prior: Pace | None = None) -> None:
         self._fading = fading
         self._prior = prior
-        self._rounds = self._tokens = self._took = 0.0
+        self._rounds = self._tokens = self._seconds = 0.0
 
-    def observe(self, tokens: int, took: float) -> None:
-        """A round that brought `tokens`, in the time that `took` tokens take plain decoding."""
+    def observe(self, tokens: int, seconds: float) -> None:
         if self._prior is not None:
-            self._prior.observe(tokens, took)
+            self._prior.observe(tokens, seconds)
         self._rounds = self._rounds * self._fading + 1.0
         self._tokens = self._tokens * self._fading + tokens
-        self._took = self._took * self._fading + took
+        self._seconds = self._seconds * self._fading + seconds
 
-    def a_token(self) -> float:
-        """0.5 while nothing is known; from 1 on plain decoding is as fast."""
+    def seconds_a_token(self, plain: float) -> float:
+        """Half of plain decoding's while nothing is known."""
+        tokens, seconds = self._tokens, self._seconds
         prior = self._prior
         if prior is None or not prior._rounds:
-            return (self._took + _PRIOR_ROUNDS) / (self._tokens + 2.0 * _PRIOR_ROUNDS)
+            return (seconds + _PRIOR_ROUNDS * plain) / (tokens + 2.0 * _PRIOR_ROUNDS)
         weight = _PRIOR_ROUNDS / prior._rounds
-        return (self._took + weight * prior._took) / (self._tokens + weight * prior._tokens)
+        return (seconds + weight * prior._seconds) / (tokens + weight * prior._tokens)
 
 
 @dataclass(slots=True)
@@ -161,11 +161,12 @@ class AdaptivePlanner:
     def _plan_with(self, times: Times, ahead: bool) -> RoundPlan:
         pair = self._pair
         new = pair.acceptance.rounds < _UNMEASURED_ROUNDS
-        if not new and times.steps.plain_is_due:
+        since_plain = times.steps.rounds_since_plain
+        if not new and (since_plain is None or since_plain > _ROUNDS_UNTIL_SAMPLE):
             return RoundPlan(0, plain_tokens=_PLAIN_SAMPLE)
         plain = times.steps.plain()
         if self._chooses:
-            return self._plan_to_ask(new)
+            return self._plan_to_ask(new, plain)
         expected = self._acceptance.expected_tokens(self._max)
         num_candidates = self._candidates.next()
         draft_tokens, seconds_a_token = self._best(times, expected, num_candidates, ahead)
@@ -197,7 +198,7 @@ class AdaptivePlanner:
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
         pair.earn(outcome.emitted - seconds / plain)
         if self._chooses:
-            self._observe_chosen(outcome, seconds / plain)
+            self._observe_chosen(outcome, seconds, plain)
             return
         if not outcome.draft_failed:
             pair.acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
@@ -226,10 +227,10 @@ class AdaptivePlanner:
         """
         plain = times.steps.plain()
         lost = _WITH_ANOTHER_STREAM * seconds / plain
-        trying = self._pace.a_token() >= 1.0
+        trying = self._pace.seconds_a_token(plain) >= plain
         self._pair.earn(-lost)
         self._pair.acceptance.rounds += 1
-        self._pace.observe(1, 1.0 + lost)
+        self._pace.observe(1, plain * (1.0 + lost))
         self._promising = False
         self._had_nothing = True
         wait = lost / _SPENT_ON_ASKING * 2.0 ** min(self._empty, 8)
@@ -243,22 +244,21 @@ class AdaptivePlanner:
     def observe_ahead(self, used: bool) -> None:
         self._pair.depth.observe(used)
 
-    def _plan_to_ask(self, new: bool) -> RoundPlan:
+    def _plan_to_ask(self, new: bool, plain: float) -> RoundPlan:
         if self._had_nothing:
             self._had_nothing = False
             return RoundPlan(0, plain_tokens=self._until_try)
         ask = RoundPlan(self._max, worker_chooses=True)
-        self._trying = self._pace.a_token() >= 1.0
+        self._trying = self._pace.seconds_a_token(plain) >= plain
         if self._pair.credit > 0.0 and (new or not self._trying or self._promising or self._until_try <= 0):
             return ask
         missing = int(max(0.0, -self._pair.credit) / _CREDIT_A_TOKEN) + 1
         return RoundPlan(0, plain_tokens=min(max(self._until_try, missing), _LONGEST_HOPELESS_INTERVAL))
 
-    def _observe_chosen(self, outcome: RoundOutcome, took: float) -> None:
-        """`took`: in tokens of plain decoding."""
+    def _observe_chosen(self, outcome: RoundOutcome, seconds: float, plain: float) -> None:
         self._pair.acceptance.rounds += 1
-        self._pace.observe(outcome.emitted, took)
-        self._promising = outcome.emitted > took
+        self._pace.observe(outcome.emitted, seconds)
+        self._promising = outcome.emitted * plain > seconds
         if self._promising:
             self._empty = 0
         if not self._trying or self._promising:

@@ -76,21 +76,13 @@ def test_a_curve_that_others_disturbed_makes_no_rows_cheaper_than_fewer() -> Non
     assert times.verify(32) > 0.052
 
 
-def test_plain_decoding_is_measured_at_first_and_then_ever_more_seldom() -> None:
+def test_rounds_since_plain_decoding_are_counted() -> None:
     times = StepTimes(CURVE)
     times.observe_verify(1, 1, 0.03, 0.03)
-    assert times.plain_is_due, "it has not been measured at all"
+    assert times.rounds_since_plain is None, "plain decoding has not been measured at all"
     times.observe_plain(1, 0.03)
-    waits = []
-    for _ in range(6):
-        rounds = 0
-        while not times.plain_is_due:
-            times.observe_verify(4, 4, 0.036, 0.036)
-            rounds += 1
-        waits.append(rounds)
-        for _ in range(4):
-            times.observe_plain(1, 0.03)
-    assert waits == [17, 33, 65, 129, 257, 257]
+    times.observe_verify(1, 1, 0.03, 0.03)
+    assert times.rounds_since_plain == 1
 
 
 def test_a_drafts_time_is_a_line_in_gamma_for_each_number_of_candidates() -> None:
