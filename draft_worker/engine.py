@@ -100,6 +100,11 @@ class LooksAhead(Protocol):
         ...
 
     @property
+    def chains(self) -> bool:
+        """Whether it may draw several tokens in a row at once."""
+        ...
+
+    @property
     def calls(self) -> int:
         """Calls of `draft` that run or wait."""
         ...

@@ -76,13 +76,15 @@ def laid_out(
     most: int,
     seconds: Callable[[int], float],
     time: float,
+    drawing: Callable[[int], float],
 ) -> list[Guess]:
     """How many tokens to prepare for each of the outcomes; those that get none are left out.
 
-    `most` in all, for an outcome one for each entry of `worth`, which are the seconds that it saves, and one at least.
-    `seconds`: of a pass by its rows. Either a tree of several outcomes, or the likeliest token after the whole draft
-    alone, which grows on where the draft stands: that takes a row a pass, of the draft only its last token, and leaves
-    the draft's keys where they are. On a GPU, where rows are free, it is the tree; on a CPU often the chain.
+    `most` in all, for an outcome one for each entry of `worth`, which are the seconds that it saves, and one at
+    least. `seconds`: of a pass by its rows; `drawing`: of that many tokens in a row. Either a tree of several
+    outcomes, or the likeliest token after the whole draft alone, which grows on where the draft stands: that takes
+    a row a pass, of the draft only its last token, and leaves the draft's keys where they are. On a GPU, where rows
+    are free, it is the tree; on a CPU often the chain.
     """
     one = max(seconds(1), 1e-6)
     again = seconds(planned + 1)
@@ -92,7 +94,9 @@ def laid_out(
     saved = sum(chance * sum(worth[: guess.tokens]) for chance, guess in tree) - missed * max(0.0, again - one)
     for chance, guess in outcomes:
         if guess.place == BONUS:
-            tokens = min(len(worth), most, max(1, int(time / one) - 1) if time < math.inf else most)
+            tokens = min(len(worth), most)
+            while tokens > 1 and drawing(1 + tokens) > time:  # the guess is drawn too
+                tokens -= 1
             if chance * sum(worth[:tokens]) > saved:
                 return [replace(guess, tokens=tokens)]
             break

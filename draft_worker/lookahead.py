@@ -15,6 +15,7 @@ from draft_worker.engine import DraftEngine, LooksAhead
 from draft_worker.fan_out import MOST_GUESSES, GuessRates, laid_out, likeliest, worths
 from draft_worker.outcomes import Ahead, Guess
 from draft_worker.pass_seconds import PassSeconds
+from draft_worker.plans import DrawSeconds
 from draft_worker.yields import Kind, Yields
 from protocol.errors import WireError
 from protocol.messages import Alternative, Candidate, DraftRequest, TopK
@@ -80,6 +81,8 @@ class Lookahead:
         self._rates = GuessRates()
         self._gap: float | None = None
         self._seconds = PassSeconds(engine.model.info.step_seconds)
+        self._drawing = DrawSeconds()
+        """Of tokens that an engine with chains draws in a row."""
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -107,13 +110,12 @@ class Lookahead:
             looking.gap = _smoothed(looking.gap, gap)
             self._gap = _smoothed(self._gap, gap)
             self._judge(looking, ahead, came)
-        import copy
-
-        kept = copy.copy(ahead)
-        kept.passes = list(ahead.passes)
         for rows, seconds in ahead.passes:
             self._seconds.observe(rows, seconds)
+        for tokens, seconds in ahead.draws:
+            self._drawing.observe(tokens, seconds)
         ahead.passes.clear()
+        ahead.draws.clear()
         self._metrics.prepared(sum(len(branch.tokens) - 1 for branch in ahead.branches))
 
     def known(self, asked: Asked, ahead: list[int]) -> Known | None:
@@ -186,11 +188,14 @@ class Lookahead:
         gap = looking.gap if looking.gap is not None else self._gap
         # Where this worker chooses lengths, what is asked for is the most: one more than now can be tried at no cost.
         each = min(request.lookahead_tokens, planned + 1) if request.draft_model == AUTO else request.lookahead_tokens
-        guesses = self._choose(looking, planned, gap, usual, each, request.flight_seconds)
+        chains = self._engine.chains and not request.want_q  # a chain keeps no distributions
+        guesses = self._choose(looking, planned, gap, usual, each, request.flight_seconds, chains)
         self._begun += 1
-        ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q, everywhere=self._begun % _LOOK_ROUND == 0)
+        everywhere = self._begun % _LOOK_ROUND == 0
+        ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q, everywhere, chains)
         if gap is not None:
             ahead.time = lambda rows: time.perf_counter() + self._seconds.of(rows) <= began + gap
+            ahead.time_to_draw = lambda tokens: time.perf_counter() + self._drawing.of(tokens) <= began + gap
         looking.at, looking.each, looking.began = len(asked.ids), each, began
         looking.request, looking.ahead = request, ahead
         ids, deadline = list(asked.ids), time.monotonic() + _MOST_SECONDS
@@ -241,7 +246,7 @@ class Lookahead:
         self._metrics.foreseen(found is not None and len(found[0].tokens) > found[1])
 
     def _choose(
-        self, looking: _Looking, planned: int, gap: float | None, usual: int, each: int, flight: float
+        self, looking: _Looking, planned: int, gap: float | None, usual: int, each: int, flight: float, chains: bool
     ) -> list[Guess]:
         """What is likeliest to be used of all that there is time for, and a token at least."""
         most = _FIRST_OUTCOMES if gap is None else _MOST_OUTCOMES
@@ -249,8 +254,10 @@ class Lookahead:
         likely = [outcome for outcome in outcomes if outcome[0] >= _LEAST_CHANCE] or outcomes[:1]
         right = looking.yields.chances(_KIND, max(each, planned))
         pace = (gap or 0.0) / (1.0 + sum(right[:planned]))
-        worth = worths(usual, max(self._seconds.of(1), 1e-6), flight, right[:each], pace)
-        return laid_out(likely, planned, worth, _MOST_TOKENS, self._seconds.of, math.inf if gap is None else gap)
+        drawing = self._drawing.of if chains else lambda tokens: tokens * self._seconds.of(1)
+        worth = worths(usual, max(drawing(usual) / usual, 1e-6), flight, right[:each], pace)
+        time = math.inf if gap is None else gap
+        return laid_out(likely, planned, worth, _MOST_TOKENS, self._seconds.of, time, drawing)
 
 
 def candidate_of(token_ids: list[int], q: list[TopK], wants_q: bool) -> Candidate:

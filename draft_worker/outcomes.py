@@ -9,6 +9,8 @@ from protocol.messages import TopK
 
 BONUS = -1
 """Stands for the place after the whole draft."""
+MOST_CHAINED = 4
+"""Tokens that are drawn at once: a call that comes meanwhile waits for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,11 @@ class Ahead:
     """What to prepare while `drafted` is verified, and what has been prepared by now: an engine fills in the rest.
 
     Drafts for the outcomes of `guesses`, with their q if `wants_q`, by passes for which there is `time`: of so many
-    rows, none of which should be under way when the session's next call comes. `likely` are, for each place, the
-    tokens that were guessed, at most `most_guesses`, none where nothing was looked for; `everywhere`: look at all
-    places, whatever is prepared. `passes` are what passes took: rows and seconds.
+    rows, none of which should be under way when the session's next call comes. With `chains` the engine may draw up to
+    MOST_CHAINED tokens in a row at once, for which there is `time_to_draw`. `likely` are, for each place, the tokens
+    that were guessed, at most `most_guesses`, none where nothing was looked for; `everywhere`: look at all places,
+    whatever is prepared. `passes` are what passes took: rows and seconds; `draws` what drawing in a row took: tokens
+    and seconds.
     """
 
     drafted: list[int]
@@ -59,10 +63,13 @@ class Ahead:
     most_guesses: int
     wants_q: bool = False
     everywhere: bool = False
+    chains: bool = False
     time: Callable[[int], bool] = lambda rows: True
+    time_to_draw: Callable[[int], bool] = lambda tokens: True
     likely: list[list[int]] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     passes: list[tuple[int, float]] = field(default_factory=list)
+    draws: list[tuple[int, float]] = field(default_factory=list)
 
     @property
     def alone(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from basics.names import GREEDY_TEMPERATURE
-from draft_worker.outcomes import Ahead, Branch
+from draft_worker.outcomes import MOST_CHAINED, Ahead, Branch
 from draft_worker.runtime.branches import grow
 from engines.drawing import Limits, Places, RequestSampling
 from engines.grammar.errors import GrammarError
@@ -84,6 +84,9 @@ class _LookingAhead:
         if ahead.drafted and ahead.drafted[-1] in drawing.stops:
             return  # nothing follows
         unread = [*drawing.ids, *ahead.drafted][seat.length :]
+        if ahead.chains:
+            yield from self._draw_on(unread)
+            return
         feed = Feed(unread, len(unread) - 1, divisible=len(unread) - 1)
         if not ahead.time(len(unread)):
             return
@@ -96,8 +99,24 @@ class _LookingAhead:
         for branch in ahead.branches:
             yield from self._grow(branch)
 
+    def _draw_on(self, unread: list[int]) -> Steps[None]:
+        """The same where the engine draws tokens in a row: the likeliest one after the draft is how it would go on."""
+        ahead = self._ahead
+        drawn = yield from self._draw(unread, [], 1 + ahead.guesses[0].tokens)
+        if drawn:
+            ahead.likely = [*([] for _ in ahead.drafted), drawn[:1]]
+            ahead.begin(self._drawing.room, self._drawing.stops)
+            for branch in ahead.branches:
+                self._add(branch, drawn[1:])
+                yield from self._grow(branch)
+
     def _grow(self, branch: Branch) -> Steps[None]:
         drawing, ahead = self._drawing, self._ahead
+        while ahead.chains and not branch.done:
+            drawn = yield from self._draw(branch.tokens[-1:], branch.tokens, branch.depth - len(branch.tokens))
+            if not drawn:
+                return
+            self._add(branch, drawn)
         while not branch.done and ahead.time(1):
             places = drawing.after([[*ahead.drafted, *branch.tokens]])
             feed = Feed(branch.tokens[-1:], 0, rows=places.rows, allowed=places.allowed, truncate=self._truncate)
@@ -108,6 +127,25 @@ class _LookingAhead:
                 ((ids, logprobs),) = passed.distribution.entries()
                 branch.q.append(TopK(token_ids=ids, logprobs=logprobs))
             branch.add(passed.drawn.tokens[0], drawing.stops)
+
+    def _draw(self, unread: list[int], after: list[int], count: int) -> Steps[list[int]]:
+        """Up to `count` tokens in a row behind the draft and `after`; none without time. `unread` is fed first."""
+        ahead = self._ahead
+        count = min(count, MOST_CHAINED)
+        if not ahead.time_to_draw(count):
+            return []
+        place = self._drawing.after([[*ahead.drafted, *after]])
+        last = len(unread) - 1
+        passed = yield Feed(unread, last, rows=place.rows, allowed=place.allowed, divisible=last, chain=count)
+        assert passed is not None
+        timings = passed.timings
+        ahead.draws.append((len(passed.drawn.tokens), (timings.forward_ms + timings.sample_ms) / 1e3))
+        return passed.drawn.tokens
+
+    def _add(self, branch: Branch, tokens: list[int]) -> None:
+        for token_id in tokens:
+            if not branch.done:  # a chain goes on after a stop token
+                branch.add(token_id, self._drawing.stops)
 
     def _note(self, feed: Feed, passed: Passed) -> None:
         timings = passed.timings

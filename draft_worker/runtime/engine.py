@@ -55,5 +55,9 @@ class LoopDrafter:
         await self.model.loop.run(job, deadline)
 
     @property
+    def chains(self) -> bool:
+        return self.model.loop.draws_chains
+
+    @property
     def calls(self) -> int:
         return self.model.loop.running + self.model.loop.waiting

@@ -4,8 +4,9 @@ A row's logits depend on its neighbours in five places of llama.cpp's CPU backen
 products over repacked weights (other code from some number of rows on); products over K-quants in tiles, from eight
 rows on, which an environment variable turns off; attention without the fused kernel; the fused
 kernel's other ways, which it takes for keys and values of one type alone: keys split over threads for a pass of one
-row over 512 keys or more, and tiles of many rows; and the order of cells, in which it sums. Hence: no repacking, flash
-attention, keys in bfloat16 beside values in float16, and cells in order (engines.llama_cpp.cells).
+row over 512 keys or more, and tiles of many rows; and the order of cells, in which it sums. Hence: flash attention,
+keys in bfloat16 beside values in float16, cells in order (engines.llama_cpp.cells), and repacked weights as follows or
+not at all.
 
 Repacked weights are worth having: products over K-quants take a fifth less time for one row and half of it for many.
 They have two kinds of bits: those of rows in whole tiles of four, in any tile of any pass, and those of rows that are

@@ -56,6 +56,7 @@ class EngineLoop:
         self.slots = slots
         self._pace = PromptBudget(prefill_chunk)
         self._passes = Passes(runner, chains, self._pace, on_pass)
+        self.draws_chains = chains is not None
         self._on_death = on_death
         self._turn = 0
         self._waiting = Waiting(slots, max_queue)

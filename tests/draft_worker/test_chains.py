@@ -12,12 +12,15 @@ import pytest
 import torch
 
 from config.workers import DraftWorkerConfig
+from draft_worker import lookahead
 from draft_worker.app import create_app
+from draft_worker.outcomes import BONUS, Guess
+from draft_worker.plans import DrawSeconds
 from engines.runtime.rows import Row
 from engines.runtime.runner import ChainRow
 from engines.torch.chains import ChainRunner
 from testing.tiny_models import make_tiny_model
-from testing.wire import request
+from testing.wire import pause, request
 from testing.worker_apps import running
 
 SAMPLINGS: list[dict[str, Any]] = [
@@ -117,3 +120,50 @@ def test_a_context_too_long_for_a_chain_is_read_by_a_static_pass_before_it(
     ((drafted,),) = asyncio.run(rounds(model, "on", [3], 1))
     assert lengths == [len(drafted[0]["token_ids"])] == [5]
     assert read == [4 + 11 * 3 - 1]
+
+
+@pytest.mark.parametrize("sampling", [SAMPLINGS[0], SAMPLINGS[1]], ids=str)
+def test_what_is_prepared_by_chains_is_what_is_drawn(
+    model: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
+) -> None:
+    """The draft's own continuation is the text, so each next draft is foreseen."""
+
+    def alone(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
+        return [Guess(BONUS, 0, len(worth))]
+
+    monkeypatch.setattr(lookahead, "laid_out", alone)
+    monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: 0.0)
+    monkeypatch.setattr(lookahead, "_smoothed", lambda old, new: 30.0)
+    lengths = chain_lengths(monkeypatch)
+    prompt = [7, 9, 11, 13]
+
+    async def scenario() -> None:
+        config = DraftWorkerConfig(
+            model=str(model), device="cpu", dtype="float32", threads=1, context_length=128, slots=4, chains="on"
+        )
+        async with running(create_app(config)) as client:
+
+            async def draft(ids: list[int], session: str, **fields: Any) -> Any:
+                asked = request(
+                    ids, fields.pop("held", 0), sampling=sampling | {"ignore_eos": True}, session_id=session,
+                    num_prompt_tokens=len(prompt), max_tokens=64, deadline_ms=20_000, **fields,
+                )  # fmt: skip
+                answer = (await client.post("/v1/draft", json=asked)).json()
+                while "tandem_draft_lookahead_running 0.0" not in (await client.get("/metrics")).text:
+                    await pause()
+                return answer["candidates"][0]["token_ids"], answer["source"]
+
+            text, _ = await draft(prompt, "plain", round=0, draft_tokens=18)
+            ids, held = list(prompt), 0
+            for number in range(3):
+                lengths.clear()
+                tokens, source = await draft(ids, "ahead", held=held, round=number, draft_tokens=5, lookahead_tokens=5)
+                place = len(ids) - len(prompt)
+                assert tokens == text[place : place + 5]
+                assert source == ("cache" if number else "model")
+                # The draft itself, unless it was there, and 1 + 5 tokens ahead, at most four at once.
+                assert lengths == ([] if number else [5]) + [4, 2]
+                held = len(ids) + 5
+                ids = [*prompt, *text[: place + 6]]
+
+    asyncio.run(scenario())

@@ -379,7 +379,7 @@ def test_time_goes_where_it_brings_most() -> None:
     outcomes = [(0.5, Guess(BONUS, 0)), (0.2, Guess(0, 0)), (0.1, Guess(2, 0))]
 
     def tokens(seconds: Callable[[int], float], time: float, most: int = 128) -> list[tuple[int, int]]:
-        found = laid_out(outcomes, 4, [seconds(1)] * 4, most, seconds, time)
+        found = laid_out(outcomes, 4, [seconds(1)] * 4, most, seconds, time, lambda tokens: tokens * seconds(1))
         return [(guess.place, guess.tokens) for guess in found]
 
     rows_are_free, rows_cost = (lambda rows: 0.01), (lambda rows: 0.004 + 0.006 * rows)
@@ -403,11 +403,18 @@ def test_a_whole_draft_for_the_next_outcome_comes_before_a_token_more_for_the_fi
     rows_cost = lambda rows: 0.04 + 0.005 * rows  # noqa: E731
 
     def tokens(worth: list[float]) -> list[int]:
-        return [guess.tokens for guess in laid_out(outcomes, 3, worth, 128, rows_cost, 0.25)]
+        return [
+            guess.tokens
+            for guess in laid_out(outcomes, 3, worth, 128, rows_cost, 0.25, lambda tokens: tokens * rows_cost(1))
+        ]
 
     right = [0.7**place for place in range(1, 7)]
     assert tokens(worths(6, 0.04, 0.0, right, pace=0.1)) == [4], "each is worth a pass"
     assert tokens(worths(2, 0.04, 0.0, right, pace=0.02)) == [2, 2, 2]
+    outcomes = [(0.5, Guess(0, 0)), (0.2, Guess(0, 1)), (0.1, Guess(0, 2))]
+    worth = worths(2, 0.04, 0.0, [0.5**place for place in range(1, 7)], pace=0.02)
+    found = laid_out(outcomes, 1, worth, 128, lambda rows: 0.005 + 0.005 * rows, 0.1, lambda tokens: 0.01 * tokens)
+    assert [guess.tokens for guess in found] == [2, 2, 2], "within a tree, too"
 
 
 def test_what_a_prepared_token_saves() -> None:

@@ -62,6 +62,7 @@ class Engine:
             keys = noise.row_keys(torch.arange(RUNS).repeat_interleave(len(places)), stream, places.repeat(RUNS))
             hashed = noise.hash_ids(keys, torch.arange(VOCABULARY))
             self.noise[stream] = noise.gumbel_from_hash(hashed).view(RUNS, len(places), VOCABULARY).numpy()
+        self.chains = False
         self.model: Any = SimpleNamespace(info=SimpleNamespace(step_seconds=[]))
 
     def _ranked(self, output: list[int], seed: int, stream: int = noise.DRAW) -> list[int]:
