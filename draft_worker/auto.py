@@ -24,29 +24,34 @@ from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted
 from draft_worker.grammars import SessionGrammars
 from draft_worker.plans import AfterPrepared, Costs, DraftPlan, DrawSeconds, Proposal, best_plan, extended, speed_of
-from draft_worker.yields import Kind, Yields, match_class
+from draft_worker.yields import DRAWN, GREEDY, Kind, Yields, match_class
 from protocol.messages import DraftPart
+from protocol.target_rounds import is_greedy
 
-_MODEL: Kind = (ModelDrafter.source, 0)
-_LONGEST_WITHOUT_MODEL = 48
-_LONGEST_WITHOUT_POOR_MODEL = 384
 _POOR = 0.9
-"""Of plain decoding's speed: a model whose best draft is expected to bring less is seldom asked, and reads no prompts,
-which takes computing from a target on the same cores."""
+"""Of plain decoding's speed: a model whose best draft is expected to bring less reads no prompts, which takes computing
+from a target on the same cores, but those of which it is then to be tried."""
+_FIRST_PATIENCE = 6
+"""Asks of all sessions without a draw: then there is one, whatever is believed. Twice as many each time that the model
+was not wanted before the next, up to _LONGEST_PATIENCE, or of a poor model _LONGEST_PATIENCE_WITH_POOR."""
+_LONGEST_PATIENCE, _PATIENCE_BESIDE_COPIES, _LONGEST_PATIENCE_WITH_POOR = 12, 48, 384
 _DRAWS_UNTIL_JUDGED = 3
-_LONGEST_UNTIL_JUDGED = 6
-"""Asks of all sessions, before that, without a draw: then there is one, whatever is believed."""
+_FIRST_DRAW = 4
+"""Tokens at most while it is not known what they take."""
+_MOST_UNREAD = 40
+"""Tokens of the context that a draw may have had to read, for its time to count as a draw's."""
 _LEAST_EXTENDING_MATCH = 3
 
 
 @dataclass(slots=True)
 class _Choices:
-    """What is remembered of a session: its own yields, and what was proposed at its last call."""
+    """What is remembered of a session: its own yields, what was proposed at its last call, and how many ids the model
+    has read."""
 
     yields: Yields
     proposed: list[Proposal] = field(default_factory=list)
     at: int = 0
-    since_model: int = 0
+    read: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +80,27 @@ class Auto:
         model: ModelDrafter | None,
         grammars: SessionGrammars | None,
         clock: Callable[[], float] = time.perf_counter,
+        draw_seconds: float | None = None,
     ) -> None:
+        """`draw_seconds`: what the engine says that a token of the model takes."""
         self._copiers = copiers
         self._model = model
         self._grammars = grammars
         self._clock = clock
         self._yields = Yields(strength=4.0)
-        self._draws = DrawSeconds()
+        self._draws = DrawSeconds(draw_seconds)
         self._drawn = 0
-        self._asked_since = 0
+        self._undrawn = 0
+        self._patience = _FIRST_PATIENCE
+        self._was_right = False
         self._poor = False
 
-    @property
-    def reads_prompts(self) -> bool:
-        """Whether the model is worth reading a context that drafts may be asked for."""
-        return not self._poor
+    def to_be_read(self, asked: Asked) -> bool:
+        """Whether the model is to read this context: it is worth it, or to be tried."""
+        if self._poor and self._undrawn < self._patience:
+            return False
+        self._choices_of(asked).read = len(asked.ids)
+        return True
 
     async def draft(self, asked: Asked) -> Chosen:
         """The draft that is worth most; an empty one if none is worth its rows."""
@@ -101,26 +112,55 @@ class Auto:
         costs = Costs(verify[: asked.tokens + 1] if verify else [1.0] * (asked.tokens + 1), draws)
         proposals = self._proposals(asked, [])
         copies = [(one, choices.yields.chances(one.kind, len(one.token_ids))) for one in proposals]
-        drawn = choices.yields.chances(_MODEL, len(costs.verify) - 1) if self._model is not None else []
+        most = len(costs.verify) - 1 if self._drawn else min(_FIRST_DRAW, len(costs.verify) - 1)
+        drawn = choices.yields.chances(_kind_of_model(asked), most) if self._model is not None else []
         self._poor = self._drawn >= _DRAWS_UNTIL_JUDGED and speed_of(drawn, costs) < _POOR
-        patience = _LONGEST_WITHOUT_POOR_MODEL if self._poor else _LONGEST_WITHOUT_MODEL
-        unknown = self._drawn < _DRAWS_UNTIL_JUDGED and self._asked_since >= _LONGEST_UNTIL_JUDGED
-        must_draw = bool(verify) and self._model is not None and (unknown or choices.since_model >= patience)
-        plan = best_plan(copies, drawn if must_draw or not self._poor else [], costs, must_draw)
+        plan = best_plan(copies, drawn if not self._poor else [], costs)
+        tried = False
+        if not plan.drawn and verify and drawn:
+            tried = self._is_to_be_tried(len(asked.ids) - choices.read, beside_copy=plan.copied > 0)
+            plan = best_plan(copies, drawn, costs, must_draw=True) if tried else plan
         choices.proposed = proposals
-        choices.since_model = 0 if plan.drawn else choices.since_model + 1
-        self._asked_since = 0 if plan.drawn else self._asked_since + 1
-        return await self._carry_out(asked, plan, choices, costs)
+        if not plan.drawn:
+            self._undrawn += 1
+            self._draws.rest()
+        elif not tried:
+            self._patience = _FIRST_PATIENCE
+        return await self._carry_out(asked, plan, choices, costs, tried)
 
-    def _settle(self, asked: Asked) -> _Choices:
-        """Judge what was proposed last by the tokens that have come since."""
+    def _is_to_be_tried(self, unread: int, beside_copy: bool) -> bool:
+        """Whether the model draws though something else looks better, so that what is known of it stays true.
+
+        If it was right when it was last tried, then again. A poor one only where it has read the context, unless that
+        would never come about; where a copy has something to offer, which a try would cost, seldom.
+        """
+        was_right, self._was_right = self._was_right, False
+        patience = max(self._patience, _PATIENCE_BESIDE_COPIES) if beside_copy else self._patience
+        if self._undrawn < patience and not (was_right and not beside_copy):
+            return False
+        return not self._poor or unread <= _MOST_UNREAD or self._undrawn >= _LONGEST_PATIENCE_WITH_POOR
+
+    def _observe_draw(self, tokens: int, seconds: float, tried: bool) -> None:
+        self._draws.observe(tokens, seconds)
+        self._undrawn = 0
+        if tried and self._drawn >= _DRAWS_UNTIL_JUDGED:
+            self._patience = min(2 * self._patience, _LONGEST_PATIENCE_WITH_POOR if self._poor else _LONGEST_PATIENCE)
+
+    def _choices_of(self, asked: Asked) -> _Choices:
         choices: _Choices | None = asked.session.state.get(AUTO)
         if choices is None:
             choices = asked.session.state[AUTO] = _Choices(Yields(strength=6.0, prior=self._yields))
+        return choices
+
+    def _settle(self, asked: Asked) -> _Choices:
+        """Judge what was proposed last by the tokens that have come since."""
+        choices = self._choices_of(asked)
         if asked.session.settle(AUTO) >= choices.at > 0:
             came = asked.ids[choices.at :]
             for proposal in choices.proposed:
                 choices.yields.observe(proposal.kind, proposal.token_ids, came)
+                if proposal.kind[0] == ModelDrafter.source:
+                    self._was_right = proposal.token_ids[:1] == came[:1]
         choices.proposed, choices.at = [], len(asked.ids)
         return choices
 
@@ -136,7 +176,7 @@ class Auto:
                 found.append(Proposal((copier.source, match_class(copy.match)), drafts[0]))
         return found
 
-    async def _carry_out(self, asked: Asked, plan: DraftPlan, choices: _Choices, costs: Costs) -> Chosen:
+    async def _carry_out(self, asked: Asked, plan: DraftPlan, choices: _Choices, costs: Costs, tried: bool) -> Chosen:
         copied = plan.copy.token_ids[: plan.copied] if plan.copy is not None else []
         parts = [DraftPart(source=plan.copy.kind[0], tokens=plan.copied)] if plan.copy is not None else []
         drafted = certain(asked, [copied] if copied else [])
@@ -150,10 +190,13 @@ class Auto:
             ):  # it ended with a stop token, which may be drawn again, or could say no more
                 seconds = max(seconds, self._draws.of(plan.drawn))
             self._drawn += 1
-            if not more.prepared:
-                self._draws.observe(plan.drawn, seconds)
+            if more.prepared:
+                self._undrawn = 0
+            elif len(asked.ids) - more.cached_tokens <= _MOST_UNREAD:
+                self._observe_draw(plan.drawn, seconds, tried)
+            choices.read = len(asked.ids)
             if not copied:
-                choices.proposed.append(Proposal(_MODEL, token_ids))
+                choices.proposed.append(Proposal(_kind_of_model(asked), token_ids))
             drafted = Drafted([joined(drafted.candidates, more.candidates)], more.cached_tokens, more.timings)
             parts += model_parts(more)
             if len(token_ids) < plan.drawn:
@@ -183,3 +226,7 @@ class Auto:
             so_far.planned + count,
             count,
         )
+
+
+def _kind_of_model(asked: Asked) -> Kind:
+    return ModelDrafter.source, GREEDY if is_greedy(asked.request.sampling) else DRAWN

@@ -35,11 +35,16 @@ class DraftPlan:
 
 
 class DrawSeconds:
-    """What a model takes to draw tokens: fixed + tokens · per token, by least squares, older calls fading."""
+    """What a model takes to draw tokens: fixed + tokens · per token, by least squares, older calls fading.
+
+    `per_token` is what a token is said to take; without it all of a call counts as its tokens', until calls of other
+    lengths tell.
+    """
 
     _FADING = 0.9
 
-    def __init__(self) -> None:
+    def __init__(self, per_token: float | None = None) -> None:
+        self._per_token = per_token
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
     def observe(self, tokens: int, seconds: float) -> None:
@@ -52,13 +57,19 @@ class DrawSeconds:
         self._xx += (tokens * tokens - self._xx) / self._weight
         self._xy += (tokens * seconds - self._xy) / self._weight
 
+    def rest(self) -> None:
+        """The model was not asked: the longer ago a call was, the less it says of what one takes now."""
+        self._weight *= self._FADING
+
     def of(self, tokens: int) -> float:
         """0 until something was observed: a drafter is tried first."""
         if not self._weight:
             return 0.0
         variance = max(0.0, self._xx - self._x * self._x)
-        slope = (self._xy - self._x * self._y + 0.5 * self._y / max(self._x, 1.0)) / (variance + 0.5)
-        slope = min(max(slope, 0.0), self._y / max(self._x, 1.0))
+        share = self._y / max(self._x, 1.0)
+        guess = share if self._per_token is None else self._per_token
+        slope = (self._xy - self._x * self._y + 0.5 * guess) / (variance + 0.5)
+        slope = min(max(slope, 0.0), share)
         return max(self._y + slope * (tokens - self._x), 0.0)
 
 

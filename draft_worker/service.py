@@ -77,7 +77,9 @@ class DraftService:
         self._drafters = [drafter for kind in DRAFTERS if (drafter := kind.of(means)) is not None]
         copiers = [drafter for drafter in self._drafters if isinstance(drafter, Copier)]
         models = [drafter for drafter in self._drafters if isinstance(drafter, ModelDrafter)]
-        self._auto = Auto(copiers, models[0] if models else None, grammars)
+        steps = info.step_seconds
+        draw_seconds = steps[0].seconds if steps and steps[0].rows == 1 else None
+        self._auto = Auto(copiers, models[0] if models else None, grammars, draw_seconds=draw_seconds)
         self.sessions: SessionTable[Memory] = SessionTable(
             dict, self._on_drop, config.max_sessions, config.max_session_tokens, config.session_idle_ms / 1000
         )
@@ -111,7 +113,7 @@ class DraftService:
             if request.draft_model == AUTO and asked.tokens:
                 chosen = await self._auto.draft(asked)
                 source, drafted = chosen.source, chosen.drafted
-            elif not asked.tokens and request.draft_model is None and not self._auto.reads_prompts:
+            elif not asked.tokens and request.draft_model is None and not self._auto.to_be_read(asked):
                 source, drafted = AUTO, certain(asked, [])
             else:
                 source, drafted = await self._draft(asked)

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from draft_worker.drafter import STATED
 
 Kind = tuple[str, int]
-"""A drafter's source, and the class of the match that it drafts from (0: it has none, like a model)."""
+"""A drafter's source, and the class of the match that it drafts from; a model's is GREEDY or DRAWN."""
 
+GREEDY, DRAWN = 0, 8
+"""A model agrees with its target more often where both take the likeliest token."""
 _FADING = 0.97
-_FIRST_OF_MATCH = (0.55, 0.35, 0.45, 0.6, 0.75, 0.85, 0.92, 0.99)
+_FIRST_OF_CLASS = (0.55, 0.35, 0.45, 0.6, 0.75, 0.85, 0.92, 0.99, 0.55)
 
 
 def match_class(match: int) -> int:
@@ -77,6 +79,6 @@ class Yields:
             if priors is not None:
                 mean = priors[group]
             else:
-                mean = rates[-1] if rates else _FIRST_OF_MATCH[kind[1]]
+                mean = rates[-1] if rates else _FIRST_OF_CLASS[kind[1]]
             rates.append((counts.right[group] + self._strength * mean) / (counts.reached[group] + self._strength))
         return rates

@@ -6,7 +6,7 @@ from typing import Any
 
 from basics.names import AUTO
 from draft_worker.plans import Costs, DrawSeconds, Proposal, best_plan, extended
-from draft_worker.yields import Yields, match_class
+from draft_worker.yields import DRAWN, GREEDY, Yields, match_class
 from testing.fakes.runner import FakeRunner
 from testing.wire import async_test, request
 from testing.worker_apps import STOP, drafter, target
@@ -109,11 +109,13 @@ async def test_a_model_that_is_not_worth_its_time_reads_no_prompts_and_is_seldom
         await worker.draft(**read, session_id="a")
         assert len(runner.passes) == passes + 1
         steep = [1e-5 * cost for cost in DEAR[:5]]  # a draft takes longer than the target's tokens
+        tried = []
         for number in range(60):
             answer = await worker.draft(
                 ids=[20, 11, 23, 9], session_id="d", round=number, verify_seconds=steep, **fields
             )
-            assert answer["candidates"] == []
+            tried += [number] if answer["candidates"] else []
+        assert tried == [6, 19, 44], "ever more seldom"
         passes = len(runner.passes)
         answer = await worker.draft(**read, session_id="b")
         assert (answer["candidates"], len(runner.passes)) == ([], passes)
@@ -157,6 +159,52 @@ async def test_what_auto_cannot_do_is_refused_by_name() -> None:
             assert (status, body["error"]["field"]) == (400, field)
         status, body = await worker.post("/v1/draft", request([1, 2], draft_tokens=0, verify_seconds=[0.0]))
         assert (status, body["error"]["field"]) == (422, "verify_seconds.0")
+
+
+@async_test
+async def test_a_poor_model_is_tried_where_it_has_read_the_prompt() -> None:
+    """Requests end long before one of them has asked often; it is their number that makes a try due."""
+    runner = FakeRunner(8)
+    steep = [1e-5 * cost for cost in DEAR[:5]]
+    async with drafter(runner) as worker:
+        fields: dict[str, Any] = {"draft_model": AUTO, "sampling": NO_STOP}
+        for number in range(3):
+            await worker.draft(ids=[20, 11, 23, number], session_id=f"{number}", verify_seconds=CHEAP[:5], **fields)
+        drawn, read = [], []
+        for number in range(40):
+            ids = [20, 11, 23] * 20 + [number % 3]
+            passes = len(runner.passes)
+            await worker.draft(ids=ids, draft_tokens=0, sampling=NO_STOP, session_id=f"chat-{number}")
+            read += [number] if len(runner.passes) > passes else []
+            answer = await worker.draft(ids=ids, round=1, session_id=f"chat-{number}", verify_seconds=steep, **fields)
+            drawn += [number] if sources(answer) == ["model"] else []
+        assert drawn == [6, 19]
+        assert set(read) <= {0, *drawn}, "prompts are read for that alone"
+
+
+def test_what_a_draw_took_long_ago_gives_way_to_what_it_takes_now() -> None:
+    draws = DrawSeconds()
+    for _ in range(10):
+        draws.observe(3, 0.050)
+    for _ in range(40):
+        draws.rest()
+    draws.observe(3, 0.005)
+    assert draws.of(3) < 0.010
+
+
+def test_short_draws_alone_do_not_make_long_ones_dear() -> None:
+    draws = DrawSeconds(per_token=0.001)
+    for _ in range(20):
+        draws.observe(1, 0.004)
+    assert 0.006 < draws.of(4) < 0.008
+
+
+def test_greedy_drafts_say_nothing_of_those_at_a_temperature() -> None:
+    yields = Yields(strength=4.0)
+    before = yields.chances(("model", DRAWN), 3)
+    for _ in range(50):
+        yields.observe(("model", GREEDY), [1, 2, 3], [1, 2, 3])
+    assert yields.chances(("model", DRAWN), 3) == before
 
 
 def test_yields_learn_from_what_came_alone() -> None:

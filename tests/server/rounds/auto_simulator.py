@@ -26,7 +26,16 @@ from server.rounds.adaptive.planner import AdaptivePlanner, PairState
 from server.rounds.adaptive.round import RoundOutcome, Times
 from worker.session import Session
 
-MODEL_IS_RIGHT = {"prose": 0.7, "code": 0.75, "call": 0.6, "quotation": 0.7}
+MODEL_IS_RIGHT = {
+    "prose": 0.7,
+    "code": 0.75,
+    "call": 0.6,
+    "quotation": 0.7,
+    "chat": 0.7,
+    "warm chat": 0.52,
+    "other": 0.0,
+}
+"""`chat` and `warm chat`: the bundled draft's at temperature 0 and 0.7; in `other` it is always wrong."""
 KINDS: dict[str, list[str]] = {
     "prose": ["prose"] * 8,
     "code": ["code"] * 8,
@@ -43,23 +52,35 @@ _NO_TIME = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=0.
 
 @dataclass
 class Machine:
-    """Seconds of the target's passes, of a call to the draft worker, of the model's draws, and of the way to the target
-    and back (plain decoding has none)."""
+    """Seconds of the target's passes, of a call to the draft worker, of what the model draws and has to read first, and
+    of the way to the target and back (plain decoding has none)."""
 
     step: float = 0.030
     per_row: float = 0.002
     call: float = 0.0005
     fixed: float = 0.002
     per_token: float = 0.003
+    per_read: float = 0.0
     network: float = 0.0
     noise: float = 0.05
+    busy_until: float = 0.0
+    """Until then others start on its cores: all takes 1.5 to 4.5 times as long, and the target's first passes most."""
     rng: Random = field(default_factory=lambda: Random(1))
     now: float = 0.0
 
     def take(self, seconds: float) -> float:
         seconds *= self.rng.uniform(1 - self.noise, 1 + self.noise)
+        if self.now < self.busy_until:
+            seconds *= self.rng.uniform(1.5, 4.5)
         self.now += seconds
         return seconds
+
+    def curve(self) -> list[StepTime]:
+        """What the target says of its passes."""
+        seconds = {rows: self.step + self.per_row * (rows - 1) for rows in (1, 2, 4, 8, 16, 32, 64)}
+        busy = bool(self.busy_until)
+        others = {rows: self.rng.uniform(1.5, 6.0 if rows < 4 else 3.0) if busy else 1.0 for rows in seconds}
+        return [StepTime(rows=rows, seconds=others[rows] * took) for rows, took in seconds.items()]
 
 
 @dataclass
@@ -102,18 +123,23 @@ class ScriptedModel:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self.text = Text(0, [], [])
+        self.read = 0
+        """Ids of the text that it has read."""
 
     def prepared(self, asked: Asked) -> int:
         return 0
 
     async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
-        self._machine.take(self._machine.fixed + self._machine.per_token * tokens)
+        machine, read = self._machine, self.read
+        unread = len(asked.ids) - read
+        machine.take(machine.fixed + machine.per_read * unread + machine.per_token * tokens)
         start, text = len(asked.ids) + len(ahead), self.text
+        self.read = len(asked.ids)
         drafted = [
             text.ids[place] if place < len(text.ids) and text.easy[place] else _WRONG
             for place in range(start, start + tokens)
         ]
-        return Drafted([Candidate(token_ids=drafted)], 0, _NO_TIME)
+        return Drafted([Candidate(token_ids=drafted)], read, _NO_TIME)
 
 
 class Day:
@@ -138,8 +164,7 @@ class Day:
         model: Any = self._model if with_model else None
         self._auto = Auto(list(self._copiers.values()), model, None, lambda: machine.now)
         self._pair = PairState()
-        curve = [StepTime(rows=rows, seconds=machine.step + machine.per_row * (rows - 1)) for rows in (1, 2, 8, 64)]
-        self._times = Times(StepTimes(curve), DraftTimes([]))
+        self._times = Times(StepTimes(machine.curve()), DraftTimes([]))
 
     async def answer(self, stretches: list[str]) -> float:
         """Decode one text; its seconds."""
@@ -148,6 +173,8 @@ class Day:
         chooses = self.drafter == AUTO
         planner = AdaptivePlanner(self._pair, 5, self._most, 1, worker_chooses=chooses)
         session: Session[Memory] = Session("s", None, {}, list(text.ids[: text.prompt]))
+        reading = Asked(_request(0, []), session, 0, 0.0)
+        self._model.read = text.prompt if self._auto.to_be_read(reading) else 0  # meanwhile the target reads, too
         began = machine.now
         while (done := len(session.ids)) < len(text.ids):
             left = len(text.ids) - done
