@@ -133,6 +133,21 @@ class Lookahead:
         q = branch.q[own - 1 : own - 1 + len(tokens)] if looking.ahead.wants_q else []
         return Known(tokens, q, ended, branch.depth - own if ended else len(tokens))
 
+    def counted_on(self, asked: Asked) -> int:
+        """How many tokens after the context γ may take to be there; a stop token does not count as their end.
+
+        Where q is wanted as many as were to be prepared for that context: how far they have grown follows from the time
+        that passes took, and so from stop tokens in branches whose noise will be drawn again (docs/exactness.md).
+        """
+        known = self.known(asked, [])
+        if not asked.request.want_q:
+            return known.planned if known is not None else 0
+        looking: _Looking | None = asked.session.state.get(NAME)
+        if looking is None or not looking.fits or looking.ahead is None:
+            return 0
+        found = looking.ahead.following(asked.ids[looking.at :])
+        return found[0].depth - found[1] if found is not None else 0
+
     def lengthened(self, asked: Asked) -> Asked:
         """As many tokens as are there, if that is wanted; a stop token that ends them does not count as an end."""
         known = self.known(asked, []) if asked.tokens and asked.request.prepared_tokens else None

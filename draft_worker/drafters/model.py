@@ -24,9 +24,8 @@ class ModelDrafter:
         return cls(means.engine, means.lookahead) if means.engine is not None else None
 
     def prepared(self, asked: Asked) -> int:
-        """How many tokens after the context cost nothing now; a stop token that ends them does not count as an end."""
-        known = self._lookahead.known(asked, []) if self._lookahead is not None else None
-        return known.planned if known is not None else 0
+        """How many tokens after the context cost nothing now, as far as γ may follow from that."""
+        return self._lookahead.counted_on(asked) if self._lookahead is not None else 0
 
     async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
         """`tokens` tokens after the context and `ahead`, which is drafted already."""

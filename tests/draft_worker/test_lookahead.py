@@ -14,7 +14,7 @@ import pytest
 from draft_worker import lookahead as lookahead_module
 from draft_worker.auto import Auto
 from draft_worker.fan_out import GuessRates, laid_out, likeliest, worths
-from draft_worker.outcomes import BONUS, Guess
+from draft_worker.outcomes import BONUS, Branch, Guess
 from draft_worker.plans import DrawSeconds
 from engines.runtime.rows import Row
 from testing.fakes.runner import FakeRunner
@@ -231,6 +231,38 @@ async def test_auto_counts_on_what_is_prepared() -> None:
         answer = await worker.draft(ids=[*ids, *drafted, own], held=3, round=1, **auto)
         assert answer["source"] == "cache"
         assert answer["planned"] == sum(part["tokens"] for part in answer["parts"])
+
+
+@pytest.mark.parametrize(("want_q", "counted"), [(False, [2]), (True, [5])])
+@async_test
+async def test_how_far_drafts_have_grown_decides_nothing_where_q_is_wanted(
+    want_q: bool, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It follows from the time of passes, and so from stop tokens whose noise is drawn again: a bias of the text."""
+    found: list[int] = []
+
+    def until_third(self: Branch, token_id: int, stops: frozenset[int]) -> None:
+        self.tokens.append(token_id)
+        self.done = len(self.tokens) == 3
+
+    def costs(draws: DrawSeconds, tokens: int) -> DrawSeconds:
+        found.append(tokens)
+        return draws
+
+    monkeypatch.setattr(Branch, "add", until_third)
+    monkeypatch.setattr("draft_worker.auto.AfterPrepared", costs)
+    auto: dict[str, Any] = {
+        "draft_model": "auto", "verify_seconds": [1.0] * 5, "draft_tokens": 4, "sampling": GREEDY, "want_q": want_q,
+    }  # fmt: skip
+    ids = [20, 11, 23]
+    async with drafter() as worker:
+        drafted = (await worker.draft(ids=ids, lookahead_tokens=8, **auto))["candidates"][0]["token_ids"]
+        await prepared(worker)
+        (own,) = (await worker.draft(ids=[*ids, *drafted], session_id="o", draft_tokens=1, sampling=GREEDY))[
+            "candidates"
+        ][0]["token_ids"]
+        await worker.draft(ids=[*ids, *drafted, own], held=3, round=1, **auto)
+    assert found == counted
 
 
 @async_test
