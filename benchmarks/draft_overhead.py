@@ -37,7 +37,7 @@ class Caller:
     def __init__(self, url: str, sequences: int, context: int) -> None:
         self._chooser = random.Random(sequences)
         self._connection = DraftConnection(url, None, None, SECONDS)
-        self._sequences = [DraftedSequence(self._ids(context), context) for _ in range(sequences)]
+        self._sequences = [DraftedSequence(self._ids(context), context, None) for _ in range(sequences)]
         self.ask(0)
 
     def ask(self, draft_tokens: int) -> float:

@@ -120,7 +120,7 @@ class Ways:
         return stack.draft(model, slots=2, context_length=self.options.context_length)
 
     def _tandem(self, stack: Stack, draft: Process | None, target: Process) -> Process:
-        waits = {"draft_timeout_seconds": 60, "verify_timeout_seconds": 300}
+        waits: dict[str, Any] = {"draft_timeout_seconds": 60, "verify_timeout_seconds": 300}
         return stack.gateway([target.url], [draft.url] if draft is not None else [], **waits)
 
 

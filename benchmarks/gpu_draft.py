@@ -36,14 +36,16 @@ from engines.torch.runner import Row, Runner
 from protocol.hashing import PrefixHashes
 from protocol.messages import DraftRequest, Sampling
 
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0.0},
     "sampled": {"temperature": 1.0},
     "top-p": {"temperature": 0.8, "top_p": 0.9},
 }
 
-CASES = ((1, 300), (8, 300), (32, 300), (1, 6_000), (8, 6_000))
-PROMPTS = ((1, 30), (1, 256), (8, 30), (8, 256), (32, 256), (1, 6_000))
+Pairs = tuple[tuple[int, int], ...]
+"""Sequences, and their lengths."""
+CASES: Pairs = ((1, 300), (8, 300), (32, 300), (1, 6_000), (8, 6_000))
+PROMPTS: Pairs = ((1, 30), (1, 256), (8, 30), (8, 256), (32, 256), (1, 6_000))
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -190,7 +192,8 @@ def main() -> int:
     steps = options.steps
     print(torch.cuda.get_device_name() if DEVICE.type == "cuda" else "CPU", torch.__version__, flush=True)
     equal = check()
-    layers, vocabulary, cases, prompts, batches = 24, 151_936, CASES[: options.cases], PROMPTS, (1, 8, 32)
+    batches: tuple[int, ...] = (1, 8, 32)
+    layers, vocabulary, cases, prompts = 24, 151_936, CASES[: options.cases], PROMPTS
     if options.tiny:
         layers, vocabulary, cases, prompts, batches = 1, 2_000, ((1, 30), (8, 30)), ((8, 30),), (1, 8)
     runner = Runner(make_model(layers, vocabulary, torch.bfloat16), num_slots=32, slot_length=8_192)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -84,7 +85,7 @@ def _measured(name: str, config: str, more: dict[str, Any], repeats: int) -> dic
 
     runner.forward([Row(0, 0, prompt, logits_from=CONTEXT)])
     states = [tensor.clone() for tensor in recurrent._slots[0].snapshots[-1].states.values()]
-    ways: dict[str, Callable[[], float]] = {f"{accepted}": lambda n=accepted: again(n) for accepted in range(DRAFT + 1)}
+    ways: dict[str, Callable[[], float]] = {f"{kept}": partial(again, kept) for kept in range(DRAFT + 1)}
     ways |= {"by position": by_position, "copy": lambda: _seconds(lambda: [tensor.clone() for tensor in states])}
     times: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(repeats + 1):

@@ -19,16 +19,16 @@ _set_up = services._set_up_worker
 
 def _set_up_measured(settings: Any) -> None:
     _set_up(settings)
-    from target_worker.vllm.drafting import Drafting  # imports torch, which must find its environment set up
+    from target_worker.vllm.drafting import TargetRounds  # imports torch, which must find its environment set up
 
-    arguments = Drafting.arguments
+    arguments = TargetRounds.arguments
 
-    def measured(self: Drafting, config: TargetWorkerConfig) -> dict[str, Any]:
+    def measured(self: TargetRounds, config: TargetWorkerConfig) -> dict[str, Any]:
         found = arguments(self, config)
         found["speculative_config"] |= {"model": PROPOSER, **json.loads(os.environ["SYNTHETIC_RATES"])}
         return found
 
-    Drafting.arguments = measured  # type: ignore[method-assign]
+    TargetRounds.arguments = measured  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

@@ -24,13 +24,15 @@ THREADS = [(2, 2), (2, 1), (1, 1)]
 def measure(target_threads: int, draft_threads: int, streams: int, tokens: int) -> dict[str, Any]:
     model = bundled()
     with Stack() as stack:
-        shared = {"slots": streams, "context_length": 512}
+        shared: dict[str, Any] = {"slots": streams, "context_length": 512}
         target = stack.target(model, threads=target_threads, **shared)
         draft = stack.draft(truncated(model), threads=draft_threads, **shared)
         gateway = stack.gateway([target.url], [draft.url])
         stack.wait_ready()
         speculative = {"draft_tokens": 4, "adaptive_speculation": False}
-        options = {"temperature": 0.0, "ignore_eos": True, "speculative": speculative, "max_tokens": tokens}
+        options: dict[str, Any] = {
+            "temperature": 0.0, "ignore_eos": True, "speculative": speculative, "max_tokens": tokens,
+        }  # fmt: skip
         with Client(gateway.url, timeout=300) as client, ThreadPoolExecutor(streams) as pool:
             client.chat(SHORT[0], **{**options, "max_tokens": 4})
             began = time.perf_counter()
