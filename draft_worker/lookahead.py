@@ -270,7 +270,8 @@ class Lookahead:
         right = looking.yields.chances(_KIND, max(each, planned))
         pace = (gap or 0.0) / (1.0 + sum(right[:planned]))
         drawing = self._drawing.of if chains else lambda tokens: tokens * self._seconds.of(1)
-        worth = worths(usual, max(drawing(usual) / usual, 1e-6), flight, right[:each], pace)
+        drawn = max(1, usual)  # none, if the draft that was answered was not worth its rows
+        worth = worths(usual, max(drawing(drawn) / drawn, 1e-6), flight, right[:each], pace)
         time = math.inf if gap is None else gap
         return laid_out(likely, planned, worth, _MOST_TOKENS, self._seconds.of, time, drawing)
 

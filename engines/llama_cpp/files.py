@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from basics.machine import free_host_bytes, gib
-from config.pairs import BUNDLED, is_bundled
+from config.pairs import BUNDLED, BUNDLED_DRAFT, is_bundled
 from engines.bundled import bundled_gguf
 from engines.errors import ModelError
 from engines.gguf.header import Header, read_header
@@ -84,6 +84,11 @@ def find_gguf(name: str, progress: Callable[[str], None]) -> GgufFile:
     """
     if is_bundled(name):
         return _looked_over(BUNDLED, bundled_gguf(progress))
+    if name.lower() == BUNDLED_DRAFT:
+        raise ModelError(
+            f"{BUNDLED_DRAFT} runs on engine torch alone: leave the draft worker's engine at auto (with tandem up,"
+            " TANDEM_TARGET_ENGINE=llama_cpp instead of --engine), or make a GGUF of it with tandem export-draft --gguf"
+        )
     path = Path(name).expanduser()
     if path.is_dir():
         files = first_parts(sorted(path.glob("*.gguf")))

@@ -202,6 +202,21 @@ async def test_another_question_gets_nothing_that_was_prepared(other: dict[str, 
 
 
 @async_test
+async def test_a_draft_that_was_not_worth_its_rows_is_looked_ahead_of_too() -> None:
+    dear = [1.0 + 30.0 * count for count in range(5)]
+    auto: dict[str, Any] = {"draft_model": "auto", "verify_seconds": dear, "draft_tokens": 4, "sampling": GREEDY}
+    async with drafter() as worker:
+        ids = list(PROMPT)
+        for number in range(8):
+            answer = await worker.draft(
+                ids=ids, held=len(ids) - 1 if number else 0, round=number, lookahead_tokens=4, **auto
+            )
+            await prepared(worker)
+            ids = [*ids, 7]
+        assert not any(candidate["token_ids"] for candidate in answer["candidates"])
+
+
+@async_test
 async def test_a_draft_of_lookups_is_looked_ahead_of_too() -> None:
     repeating = [5, 1, 2, 3, 4, 5, 1, 2]
     async with drafter() as worker:

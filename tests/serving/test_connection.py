@@ -102,3 +102,18 @@ def test_what_is_not_http_is_refused_in_json(port: int) -> None:
 def test_connect_ends(port: int, target: str) -> None:
     answer = talk(port, f"CONNECT {target} HTTP/1.1\r\nHost: x\r\n{H2C}\r\n".encode(), until=b"\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 ")
+
+
+def test_heads_are_bounded(port: int) -> None:
+    fits = f"X-Large: {'x' * 40_000}\r\n"
+    twice = post(fits, b"1") + post(fits, b"2")
+    assert talk(port, twice, until=b"<POST a=1 2>").count(b"HTTP/1.1 200") == 2
+    too_many = "".join(f"X-{number}: {'x' * 1000}\r\n" for number in range(70))
+    endless = b"GET /x HTTP/1.1\r\nHost: x\r\nX-Endless: " + b"x" * 33_000
+    long_path = b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    for chunks in ([post(too_many, b"")], [endless, b"x" * 33_000], [long_path]):
+        answer = talk(port, *chunks, until=b"}}")
+        assert answer.startswith(b"HTTP/1.1 431 ")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert ErrorBody.model_validate_json(body).error.code == "headers_too_large"
+        assert b"connection: close" in head
