@@ -52,6 +52,8 @@ def test_not_a_gguf(tmp_path: Path) -> None:
         load(other)
     with pytest.raises(ModelError, match="no such file"):
         load(tmp_path / "missing.gguf")
+    with pytest.raises(ModelError, match=r"engine torch alone.* tandem export-draft --gguf"):
+        load("bundled-draft")
 
 
 @pytest.mark.parametrize(
