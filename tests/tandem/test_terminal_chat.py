@@ -137,7 +137,15 @@ def test_the_text_is_the_servers_with_drafts_and_without(stack: Stack) -> None:
 
 def test_what_is_set_is_sent_and_what_is_wrong_is_told(stack: Stack) -> None:
     told = piped(
-        stack.url, "/set max_tokens 4", "/set temperature 9", "Hi", "/set temperature", "Hi", "/hlep", "/draft 99"
+        stack.url,
+        "/set max_tokens 4",
+        "/set ignore_eos true",
+        "/set temperature 9",
+        "Hi",
+        "/set temperature",
+        "Hi",
+        "/hlep",
+        "/draft 99",
     )
     assert told.returncode == 0  # the last answer came
     assert "the server refused (400)" in told.stderr
