@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from basics.names import AUTO
 from draft_worker.engine import DraftEngine, LooksAhead
 from draft_worker.fan_out import MOST_GUESSES, GuessRates, laid_out, likeliest, worths
-from draft_worker.outcomes import Ahead, Guess
+from draft_worker.outcomes import Ahead, Branch, Guess
 from draft_worker.pass_seconds import PassSeconds
 from draft_worker.plans import DrawSeconds
 from draft_worker.yields import Kind, Yields
@@ -120,17 +120,14 @@ class Lookahead:
 
     def known(self, asked: Asked, ahead: list[int]) -> Known | None:
         """What is prepared for the context and `ahead`, which is drafted already; None without anything."""
-        looking: _Looking | None = asked.session.state.get(NAME)
-        if looking is None or not looking.fits or looking.ahead is None:
-            return None
-        found = looking.ahead.following([*asked.ids[looking.at :], *ahead])
+        found = _branch(asked, ahead)
         if found is None:
             return None
         branch, own = found
         ended, tokens = branch.stopped, branch.tokens[own:]  # the engine's thread may still append to them
         if not tokens:
             return None
-        q = branch.q[own - 1 : own - 1 + len(tokens)] if looking.ahead.wants_q else []
+        q = branch.q[own - 1 : own - 1 + len(tokens)]  # none, unless they were wanted
         return Known(tokens, q, ended, branch.depth - own if ended else len(tokens))
 
     def counted_on(self, asked: Asked) -> int:
@@ -139,14 +136,11 @@ class Lookahead:
         Where q is wanted as many as were to be prepared for that context: how far they have grown follows from the time
         that passes took, and so from stop tokens in branches whose noise will be drawn again (docs/exactness.md).
         """
+        if asked.request.want_q:
+            found = _branch(asked, [])
+            return found[0].depth - found[1] if found is not None else 0
         known = self.known(asked, [])
-        if not asked.request.want_q:
-            return known.planned if known is not None else 0
-        looking: _Looking | None = asked.session.state.get(NAME)
-        if looking is None or not looking.fits or looking.ahead is None:
-            return 0
-        found = looking.ahead.following(asked.ids[looking.at :])
-        return found[0].depth - found[1] if found is not None else 0
+        return known.planned if known is not None else 0
 
     def lengthened(self, asked: Asked) -> Asked:
         """As many tokens as are there, if that is wanted; a stop token that ends them does not count as an end."""
@@ -274,6 +268,14 @@ class Lookahead:
         worth = worths(usual, max(drawing(drawn) / drawn, 1e-6), flight, right[:each], pace)
         time = math.inf if gap is None else gap
         return laid_out(likely, planned, worth, _MOST_TOKENS, self._seconds.of, time, drawing)
+
+
+def _branch(asked: Asked, ahead: list[int]) -> tuple[Branch, int] | None:
+    """What was begun for the context and `ahead`, however far it has grown, and how many of its tokens these are."""
+    looking: _Looking | None = asked.session.state.get(NAME)
+    if looking is None or not looking.fits or looking.ahead is None:
+        return None
+    return looking.ahead.following([*asked.ids[looking.at :], *ahead])
 
 
 def candidate_of(token_ids: list[int], q: list[TopK], wants_q: bool) -> Candidate:

@@ -138,8 +138,7 @@ class _LookingAhead:
         last = len(unread) - 1
         passed = yield Feed(unread, last, rows=place.rows, allowed=place.allowed, divisible=last, chain=count)
         assert passed is not None
-        timings = passed.timings
-        ahead.draws.append((len(passed.drawn.tokens), (timings.forward_ms + timings.sample_ms) / 1e3))
+        ahead.draws.append((len(passed.drawn.tokens), _seconds(passed)))
         return passed.drawn.tokens
 
     def _add(self, branch: Branch, tokens: list[int]) -> None:
@@ -148,8 +147,7 @@ class _LookingAhead:
                 branch.add(token_id, self._drawing.stops)
 
     def _note(self, feed: Feed, passed: Passed) -> None:
-        timings = passed.timings
-        self._ahead.passes.append((len(feed.token_ids), (timings.forward_ms + timings.sample_ms) / 1e3))
+        self._ahead.passes.append((len(feed.token_ids), _seconds(passed)))
 
     def _likely(self, logits: Tensor, places: Places) -> list[list[int]]:
         """For each place what the target is likely to say, the likeliest first, one more than there may be guesses."""
@@ -164,6 +162,10 @@ class _LookingAhead:
             # A token in the draft's place is replaced by a draw from the residual, which has a noise of its own.
             found[:-1] = draw_top(distribution, rows, count, noise.RESIDUAL).tolist()[:-1]
         return [[token_id for token_id in ids if token_id >= 0] for ids in found]
+
+
+def _seconds(passed: Passed) -> float:
+    return (passed.timings.forward_ms + passed.timings.sample_ms) / 1e3
 
 
 def _likeliest(row: SamplingRow, count: int) -> SamplingRow:
