@@ -16,7 +16,7 @@ from target_worker.runtime.verify import verify_job
 from target_worker.strategies import STRATEGIES
 
 _GATHER_MS = 50
-"""Some twenty rounds a second, which no reader sees, while a token of a small model on llama.cpp takes a sixth of it."""
+"""Some twenty rounds a second: no reader sees it, and a token of a small model on llama.cpp takes a sixth of that."""
 
 
 def load_target(
