@@ -11,14 +11,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-import httpx
 from rich.console import Console
 
 from basics.machine import available_cores
 from tandem.addresses import listening_fault, service_url
 from tandem.processes import DRAIN_SECONDS, Child, stop_all
 from tandem.progress import Progress
+
+if TYPE_CHECKING:
+    import httpx
 
 POLL_SECONDS = 0.2
 _STARTING_POLL_SECONDS = 0.1
@@ -147,6 +150,8 @@ class Supervisor:
 
     def _until_ready(self, timeout: float) -> bool:
         """True once all are ready, False if a signal came first."""
+        import httpx  # now that the processes have been started: the longest of them import for seconds
+
         deadline = time.monotonic() + timeout
         waiting = {service.label: service for service in self._services}
         answering: set[str] = set()
@@ -177,6 +182,8 @@ class Supervisor:
 
 def readiness(client: httpx.Client, service: ChildService) -> tuple[bool, bool, str]:
     """Whether it answers, whether it is ready, and if not what it reports to be doing."""
+    import httpx
+
     try:
         answer = client.get(f"{service_url(service.host, service.port)}/ready")
     except httpx.HTTPError:

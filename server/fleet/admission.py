@@ -36,14 +36,17 @@ class Admission:
         """Probe the worker forever: at once when something calls for it, else at jittered intervals."""
         while True:
             await self.look(worker)
-            well = worker.state == "ready" and worker not in self._late
-            down = _DOWN_INTERVAL if self.reference() is not None else _NOTHING_SERVED_INTERVAL
-            interval = self._interval if well else min(down, self._interval)
             try:
-                async with asyncio.timeout(interval * random.uniform(0.75, 1.25)):
+                async with asyncio.timeout(self.pause(worker) * random.uniform(0.75, 1.25)):
                     await worker.look_again.wait()
             except TimeoutError:
                 continue
+
+    def pause(self, worker: Worker) -> float:
+        """Seconds until it is looked at again if nothing happens."""
+        if worker.state == "ready" and worker not in self._late:
+            return self._interval
+        return min(_DOWN_INTERVAL if self.reference() is not None else _NOTHING_SERVED_INTERVAL, self._interval)
 
     def reference(self) -> Worker | None:
         """A target that is ready; all that are ready have one model and vocabulary."""
