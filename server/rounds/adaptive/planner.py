@@ -26,7 +26,7 @@ _PLAIN_SAMPLE = 4
 _ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
 _HYSTERESIS = 1.03
-_PRIOR_ROUNDS = 3.0
+_PRIOR_ROUNDS = 6.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
 _WITH_ANOTHER_STREAM = 2.0
@@ -39,7 +39,7 @@ class Pace:
     """What a token took in rounds whose drafts the worker chose, against plain decoding at the time; older ones fade.
 
     In tokens of plain decoding, not in seconds: rounds on a machine that was busy must not look slow on one that is
-    free. `prior` counts as much as three rounds.
+    free. `prior` counts as much as six rounds.
     """
 
     def __init__(self, fading: float, prior: Pace | None = None) -> None:
@@ -131,7 +131,7 @@ class AdaptivePlanner:
     ) -> None:
         """`worker_chooses`: the drafter and γ round by round; this only decides when to ask at all."""
         self._chooses = worker_chooses
-        self._pace = Pace(0.85, pair.pace)
+        self._pace = Pace(0.9, pair.pace)
         self._pair = pair
         self._max = max(max_draft_tokens, 1)
         self._current = max(1, min(draft_tokens, self._max))
