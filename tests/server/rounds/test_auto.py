@@ -72,6 +72,14 @@ def test_a_worker_that_can_chooses() -> None:
         assert set(asked_of(choosing(FakeWorker("draft")), adaptive=True, draft_model=draft_model)) == {(AUTO, True)}
 
 
+def test_a_worker_that_can_choose_learns_the_targets_times_before_it_reads_a_prompt() -> None:
+    for worker, told in ((choosing(FakeWorker("draft")), True), (FakeWorker("draft"), False)):
+        asked_of(worker, adaptive=True)
+        reads = [call for _, call in worker.calls if not call.draft_tokens]
+        assert reads
+        assert {(call.draft_model, call.verify_seconds is not None) for call in reads} == {(None, told)}
+
+
 def test_what_is_known_of_free_text_does_not_count_under_a_grammar() -> None:
     async def main() -> None:
         async with fleet_over([FakeWorker("target")], [choosing(FakeWorker("draft"))]) as fleet:
