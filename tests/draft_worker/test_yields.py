@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from draft_worker.yields import DRAWN, GREEDY, Yields
@@ -10,13 +12,13 @@ from draft_worker.yields import DRAWN, GREEDY, Yields
 def _rates(kind: tuple[str, int], count: int = 32) -> list[float]:
     """Of each token, given those before it, while nothing is known."""
     chances = [1.0, *Yields(strength=4.0).chances(kind, count)]
-    return [after / before for before, after in zip(chances, chances[1:], strict=False)]
+    return [after / before for before, after in pairwise(chances)]
 
 
 @pytest.mark.parametrize("match", range(1, 7))
 def test_a_copy_that_goes_on_is_believed_the_more(match: int) -> None:
     rates = _rates(("lookup", match))
-    assert all(after > before - 1e-9 for before, after in zip(rates, rates[1:], strict=False))
+    assert all(after > before - 1e-9 for before, after in pairwise(rates))
     assert rates[16] > 1.0 - 0.3 * (1.0 - rates[0])
 
 

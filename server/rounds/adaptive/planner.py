@@ -29,6 +29,9 @@ _HYSTERESIS = 1.03
 _PRIOR_ROUNDS = 6.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
+_LONGEST_WHERE_OTHERS_PAY = 8
+"""At most, while the pair's rounds pay on the whole: a few wrong drafts in a row are no news then, and a try takes a
+third of a token."""
 _WITH_ANOTHER_STREAM = 2.0
 _SPENT_ON_ASKING = 0.1
 _SPENT_IN_VAIN = 0.02
@@ -270,7 +273,8 @@ class AdaptivePlanner:
         if not self._trying or self._promising:
             self._interval = _FIRST_ASKING_INTERVAL
         else:
-            self._interval = min(2 * self._interval, _LONGEST_INTERVAL if outcome.drafted else _FIRST_INTERVAL)
+            longest = _LONGEST_WHERE_OTHERS_PAY if self._pair.pace.a_token() < 1.0 else _LONGEST_INTERVAL
+            self._interval = min(2 * self._interval, longest if outcome.drafted else _FIRST_INTERVAL)
         self._until_try = self._interval
 
     def _observe_candidates(self, outcome: RoundOutcome, times: Times) -> None:
