@@ -228,7 +228,10 @@ class Auto:
             choices.read = len(asked.ids)
             if not copied:
                 choices.proposed.append(Proposal(_kind_of_model(asked), token_ids))
-            drafted = Drafted([joined(drafted.candidates, more.candidates)], more.cached_tokens, more.timings)
+            places = [*[None] * len(copied), *more.places]
+            drafted = Drafted(
+                [joined(drafted.candidates, more.candidates)], more.cached_tokens, more.timings, places=places
+            )
             parts += model_parts(more)
             if len(token_ids) < plan.drawn:
                 return Chosen(parts, drafted, plan.copied + plan.drawn)
@@ -253,7 +256,7 @@ class Auto:
         whole = joined(drafted.candidates, tail.candidates)
         return Chosen(
             [*so_far.parts, DraftPart(source=proposal.kind[0], tokens=count)],
-            Drafted([whole], drafted.cached_tokens, drafted.timings),
+            Drafted([whole], drafted.cached_tokens, drafted.timings, places=drafted.places),
             so_far.planned + count,
             count,
         )

@@ -129,7 +129,7 @@ class DraftService:
                 # An extension follows from tokens drawn before it, which may be discarded and drawn again.
                 planned = chosen.planned - chosen.extended if chosen is not None else asked.tokens
                 usual = planned if chosen is not None else min(request.draft_tokens, room)
-                self.lookahead.begin(asked, first, planned, usual)
+                self.lookahead.begin(asked, first, planned, usual, drafted.places)
             session.emit(first)
             response = DraftResponse(
                 session_id=request.session_id,

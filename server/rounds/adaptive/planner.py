@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from server.fleet.times import Average
@@ -9,7 +10,7 @@ from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
 from server.rounds.adaptive.depth import Depth
 from server.rounds.adaptive.foreseen import Foreseen
-from server.rounds.adaptive.lookahead import LookaheadChoice
+from server.rounds.adaptive.lookahead import SharedLookahead
 from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
 
 # Credit: tokens of plain decoding, that is, the time they take.
@@ -85,7 +86,7 @@ class PairState:
     """Rows that a candidate beyond the first adds for each draft token."""
 
     pace: Pace = field(default_factory=lambda: Pace(0.98))
-    lookahead: LookaheadChoice = field(default_factory=LookaheadChoice)
+    lookahead: SharedLookahead = field(default_factory=SharedLookahead)
     depth: Depth = field(default_factory=Depth)
     foreseen: Foreseen = field(default_factory=Foreseen)
 
@@ -116,6 +117,9 @@ class FixedPlanner:
 
     def observe_ahead(self, used: bool) -> None:
         self._depth.observe(used)
+
+    def serving(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class AdaptivePlanner:
@@ -152,12 +156,12 @@ class AdaptivePlanner:
 
     def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
-        ahead = times.ahead is not None and self._pair.lookahead.next()
+        ahead = times.ahead is not None and self._pair.lookahead.choice.next()
         plan = self._plan_with(times.of(ahead), ahead)
         if not (ahead and plan.draft_tokens and plan.num_candidates == 1):
             unpaid = plan.plain_tokens > _PLAIN_SAMPLE and not self._chooses
             if times.ahead is not None and not ahead and unpaid:
-                self._pair.lookahead.observe_plain(times.steps.plain())
+                self._pair.lookahead.choice.observe_plain(times.steps.plain())
             return plan
         most = self._worth_sending if times.extends and not self._chooses else 0
         return replace(plan, lookahead=True, prepared_tokens=most, least_ahead=self._least_ahead(plan, times))
@@ -181,7 +185,7 @@ class AdaptivePlanner:
         could_pay = self._could_pay(times, plain)
         self._trying = not pays
         self._longest = _LONGEST_INTERVAL if could_pay else _LONGEST_HOPELESS_INTERVAL
-        trying = (self._promising or (ahead and pair.lookahead.trying)) and could_pay
+        trying = (self._promising or (ahead and pair.lookahead.choice.trying)) and could_pay
         if pair.credit > 0.0 and (pays or new or trying):
             return RoundPlan(draft_tokens, num_candidates)
         price = max(0.1, expected[draft_tokens] * (seconds_a_token / plain - 1.0))
@@ -198,7 +202,7 @@ class AdaptivePlanner:
         pair, plain = self._pair, times.steps.plain()
         seconds = outcome.draft_seconds + outcome.verify_seconds
         if outcome.lookahead == outcome.looked_ahead and outcome.asked and outcome.num_candidates == 1:
-            pair.lookahead.observe(outcome.lookahead, outcome.asked, outcome.emitted, seconds)
+            pair.lookahead.choice.observe(outcome.lookahead, outcome.asked, outcome.emitted, seconds)
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
         if self._chooses:
             # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier
@@ -251,6 +255,9 @@ class AdaptivePlanner:
 
     def observe_ahead(self, used: bool) -> None:
         self._pair.depth.observe(used)
+
+    def serving(self) -> AbstractContextManager[None]:
+        return self._pair.lookahead.serving()
 
     def _plan_to_ask(self, new: bool) -> RoundPlan:
         if self._had_nothing:
