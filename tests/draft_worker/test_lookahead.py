@@ -510,6 +510,20 @@ def test_where_places_are_known_outcomes_grow_in_the_first_pass_but_those_that_f
     assert tokens(0.015, known=False) == [(BONUS, 1)], "one at least"
 
 
+def test_tokens_at_little_cost_do_not_take_the_time_of_the_likeliest_drafts_last_pass() -> None:
+    outcomes = [(0.4, Guess(BONUS, 0)), (0.1, Guess(0, 0)), (0.08, Guess(1, 0)), (0.06, Guess(2, 0))]
+    seconds = lambda rows: 0.04 + 0.0003 * rows  # noqa: E731
+    found = laid_out(outcomes, 4, [0.041] * 4, 128, seconds, 0.218, lambda tokens: tokens * seconds(1), known=True)
+    assert [guess.tokens for guess in found] == [4, 4, 4, 3], "not 3, 4, 4, 4"
+
+
+def test_logits_are_kept_of_the_first_branches_alone() -> None:
+    ahead = Ahead([5, 6], [Guess(BONUS, 0, 2), Guess(0, 0, 2), Guess(1, 0, 1)], 8, most_kept=3)
+    ahead.likely = [[7], [8], [9]]
+    ahead.begin(20, frozenset())
+    assert [branch.keeps for branch in ahead.branches] == [True, False, False]
+
+
 def test_chains_prepare_as_many_outcomes_as_there_is_time_for_one_after_the_other() -> None:
     outcomes = [(0.5, Guess(BONUS, 0)), (0.1, Guess(0, 0)), (0.06, Guess(BONUS, 1)), (0.05, Guess(2, 0))]
 
