@@ -143,8 +143,8 @@ class TargetWorkerConfig(WorkerConfig):
     )
     gather_ms: Milliseconds | None = Field(
         default=None,
-        description="tokens of plain decoding that are drawn within this time are sent together; none: 20 on engine "
-        "llama_cpp, 0 (each by itself) elsewhere",
+        description="the longest that a token of plain decoding is held, to be sent with those after it; none: 50 on "
+        "engine llama_cpp, 0 (each is sent by itself) elsewhere",
     )
     draft_workers: list[WorkerUrl] = Field(
         default=[], max_length=16, description="draft workers that engine vllm asks itself, the first that answers"

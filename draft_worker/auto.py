@@ -23,7 +23,17 @@ from draft_worker.drafter import Asked, Copier, certain, joined, permitted
 from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted
 from draft_worker.grammars import SessionGrammars
-from draft_worker.plans import AfterPrepared, Costs, DraftPlan, DrawSeconds, Proposal, best_plan, extended, speed_of
+from draft_worker.plans import (
+    AfterPrepared,
+    Costs,
+    DraftPlan,
+    DrawSeconds,
+    Proposal,
+    best_plan,
+    ceiling,
+    extended,
+    speed_of,
+)
 from draft_worker.yields import DRAWN, GREEDY, Kind, Yields, match_class
 from protocol.messages import DraftPart
 from protocol.target_rounds import is_greedy
@@ -31,9 +41,10 @@ from protocol.target_rounds import is_greedy
 _POOR = 0.9
 """Of plain decoding's speed: a model whose best draft is expected to bring less reads no prompts, which takes computing
 from a target on the same cores, but those of which it is then to be tried."""
-_FIRST_PATIENCE = 6
+_FIRST_PATIENCE, _FIRST_PATIENCE_WITHOUT_HOPE = 6, 48
 """Asks of all sessions without a draw: then there is one, whatever is believed. Twice as many each time that the model
-was not wanted before the next, up to _LONGEST_PATIENCE, or of a poor model _LONGEST_PATIENCE_WITH_POOR."""
+was not wanted before the next, up to _LONGEST_PATIENCE, or of a poor model _LONGEST_PATIENCE_WITH_POOR. Without hope: a
+model too slow to pay even if it were always right, by what its engine and the target say of their passes."""
 _LONGEST_PATIENCE, _PATIENCE_BESIDE_COPIES, _LONGEST_PATIENCE_WITH_POOR = 12, 48, 384
 _DRAWS_UNTIL_JUDGED = 3
 _FIRST_DRAW = 4
@@ -81,14 +92,16 @@ class Auto:
         grammars: SessionGrammars | None,
         clock: Callable[[], float] = time.perf_counter,
         draw_seconds: float | None = None,
+        singly: bool = True,
     ) -> None:
-        """`draw_seconds`: what the engine says that a token of the model takes."""
+        """`draw_seconds`: what the engine says that a pass of one token takes; `singly`: each drawn token takes one."""
         self._copiers = copiers
         self._model = model
         self._grammars = grammars
         self._clock = clock
         self._yields = Yields(strength=4.0)
         self._draws = DrawSeconds(draw_seconds)
+        self._pass_seconds = draw_seconds if singly else None
         self._drawn = 0
         self._undrawn = 0
         self._patience = _FIRST_PATIENCE
@@ -97,9 +110,13 @@ class Auto:
 
     def to_be_read(self, asked: Asked) -> bool:
         """Whether the model is to read this context: it is worth it, or to be tried."""
-        if self._poor and self._undrawn < self._patience:
+        choices, verify = self._choices_of(asked), asked.request.verify_seconds
+        if verify and self._model is not None:
+            chances = choices.yields.chances(_kind_of_model(asked), len(verify) - 1)
+            self._poor = self._is_poor(chances, Costs(verify, self._draws))
+        if self._poor and self._undrawn < self._asks_before_a_try():
             return False
-        self._choices_of(asked).read = len(asked.ids)
+        choices.read = len(asked.ids)
         return True
 
     async def draft(self, asked: Asked) -> Chosen:
@@ -114,7 +131,7 @@ class Auto:
         copies = [(one, choices.yields.chances(one.kind, len(one.token_ids))) for one in proposals]
         most = len(costs.verify) - 1 if self._drawn else min(_FIRST_DRAW, len(costs.verify) - 1)
         drawn = choices.yields.chances(_kind_of_model(asked), most) if self._model is not None else []
-        self._poor = self._drawn >= _DRAWS_UNTIL_JUDGED and speed_of(drawn, costs) < _POOR
+        self._poor = self._is_poor(drawn, costs)
         plan = best_plan(copies, drawn if not self._poor else [], costs)
         tried = False
         if not plan.drawn and verify and drawn:
@@ -128,6 +145,17 @@ class Auto:
             self._patience = _FIRST_PATIENCE
         return await self._carry_out(asked, plan, choices, costs, tried)
 
+    def _is_poor(self, drawn: Sequence[float], costs: Costs) -> bool:
+        """Whether the model's best draft is far from being worth it: judged by its draws, and before there are any by
+        what it could bring at most, so that a model that can't pay costs nothing from the first request on."""
+        if self._drawn >= _DRAWS_UNTIL_JUDGED:
+            return speed_of(drawn, costs) < _POOR
+        return self._pass_seconds is not None and ceiling(costs.verify, self._pass_seconds) < 1.0
+
+    def _asks_before_a_try(self) -> int:
+        without_hope = self._poor and self._drawn < _DRAWS_UNTIL_JUDGED
+        return max(self._patience, _FIRST_PATIENCE_WITHOUT_HOPE) if without_hope else self._patience
+
     def _is_to_be_tried(self, unread: int, beside_copy: bool) -> bool:
         """Whether the model draws though something else looks better, so that what is known of it stays true.
 
@@ -135,7 +163,8 @@ class Auto:
         would never come about; where a copy has something to offer, which a try would cost, seldom.
         """
         was_right, self._was_right = self._was_right, False
-        patience = max(self._patience, _PATIENCE_BESIDE_COPIES) if beside_copy else self._patience
+        patience = self._asks_before_a_try()
+        patience = max(patience, _PATIENCE_BESIDE_COPIES) if beside_copy else patience
         if self._undrawn < patience and not (was_right and not beside_copy):
             return False
         return not self._poor or unread <= _MOST_UNREAD or self._undrawn >= _LONGEST_PATIENCE_WITH_POOR
@@ -143,8 +172,10 @@ class Auto:
     def _observe_draw(self, tokens: int, seconds: float, tried: bool) -> None:
         self._draws.observe(tokens, seconds)
         self._undrawn = 0
-        if tried and self._drawn >= _DRAWS_UNTIL_JUDGED:
-            self._patience = min(2 * self._patience, _LONGEST_PATIENCE_WITH_POOR if self._poor else _LONGEST_PATIENCE)
+        if tried and (self._poor or self._drawn >= _DRAWS_UNTIL_JUDGED):
+            self._patience = min(
+                2 * self._asks_before_a_try(), _LONGEST_PATIENCE_WITH_POOR if self._poor else _LONGEST_PATIENCE
+            )
 
     def _choices_of(self, asked: Asked) -> _Choices:
         choices: _Choices | None = asked.session.state.get(AUTO)
@@ -197,7 +228,10 @@ class Auto:
             choices.read = len(asked.ids)
             if not copied:
                 choices.proposed.append(Proposal(_kind_of_model(asked), token_ids))
-            drafted = Drafted([joined(drafted.candidates, more.candidates)], more.cached_tokens, more.timings)
+            places = [*[None] * len(copied), *more.places]
+            drafted = Drafted(
+                [joined(drafted.candidates, more.candidates)], more.cached_tokens, more.timings, places=places
+            )
             parts += model_parts(more)
             if len(token_ids) < plan.drawn:
                 return Chosen(parts, drafted, plan.copied + plan.drawn)
@@ -222,7 +256,7 @@ class Auto:
         whole = joined(drafted.candidates, tail.candidates)
         return Chosen(
             [*so_far.parts, DraftPart(source=proposal.kind[0], tokens=count)],
-            Drafted([whole], drafted.cached_tokens, drafted.timings),
+            Drafted([whole], drafted.cached_tokens, drafted.timings, places=drafted.places),
             so_far.planned + count,
             count,
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS
-from draft_worker.outcomes import Ahead
+from draft_worker.outcomes import Ahead, Place
 from protocol.messages import Candidate, DraftRequest, DraftTimings, GrammarType, Sampling
 from protocol.worker_info import Capabilities
 
@@ -27,12 +27,14 @@ class SharedNoise:
 @dataclass(frozen=True, slots=True)
 class Drafted:
     """What a drafter answers. `cached_tokens`: of the context, how many were not computed again; `prepared`: of the
-    first candidate, how many leading tokens were there before they were asked for."""
+    first candidate, how many leading tokens were there before they were asked for; `places`: if the request asks for
+    lookahead, what is known of each of its tokens' places (none where that is unknown)."""
 
     candidates: list[Candidate]
     cached_tokens: int
     timings: DraftTimings
     prepared: int = 0
+    places: Sequence[Place] = ()
 
 
 def capabilities(grammar_types: Sequence[GrammarType] = (), lookahead: bool = False) -> Capabilities:

@@ -77,6 +77,8 @@ def laid_out(
     seconds: Callable[[int], float],
     time: float,
     drawing: Callable[[int], float],
+    known: bool = False,
+    chains: bool = False,
 ) -> list[Guess]:
     """How many tokens to prepare for each of the outcomes; those that get none are left out.
 
@@ -84,23 +86,55 @@ def laid_out(
     least. `seconds`: of a pass by its rows; `drawing`: of that many tokens in a row. Either a tree of several
     outcomes, or the likeliest token after the whole draft alone, which grows on where the draft stands: that takes
     a row a pass, of the draft only its last token, and leaves the draft's keys where they are. On a GPU, where rows
-    are free, it is the tree; on a CPU often the chain.
+    are free, it is the tree; on a CPU often the chain. A tree's first pass is over the draft, for what follows it;
+    if the places before that are `known`, their outcomes grow in it already. An engine that draws `chains` goes back
+    after the likeliest token to where other known outcomes leave the draft, and draws on there, one after the other.
     """
     one = max(seconds(1), 1e-6)
     again = seconds(planned + 1)
-    tree = _tree(outcomes, planned, worth[:most], most, cache(seconds), time - again)
+    tree = _tree(outcomes, planned, worth[:most], most, cache(seconds), time - again, known)
     # If none of a tree's outcomes comes, the draft has to be read again before anything is drawn.
     missed = 1.0 - sum(chance for chance, _ in tree)
     saved = sum(chance * sum(worth[: guess.tokens]) for chance, guess in tree) - missed * max(0.0, again - one)
     for chance, guess in outcomes:
-        if guess.place == BONUS:
+        if guess.place == BONUS and (guess.rank == 0 or not chains):
             tokens = min(len(worth), most)
             while tokens > 1 and drawing(1 + tokens) > time:  # the guess is drawn too
                 tokens -= 1
-            if chance * sum(worth[:tokens]) > saved:
-                return [replace(guess, tokens=tokens)]
+            alone = chance * sum(worth[:tokens]) if drawing(1 + tokens) <= time else 0.0
+            others = [outcome for outcome in outcomes if outcome[1] != guess] if chains and known else []
+            in_turn = _in_turn(others, worth, most - tokens, time - drawing(1 + tokens), drawing)
+            # Then it has to be read again that the draft was accepted, if it was.
+            more = sum(chance * sum(worth[: guess.tokens]) for chance, guess in in_turn) - chance * (again - one)
+            if alone + max(0.0, more) > saved:
+                rest = [guess for _, guess in in_turn] if more > 0.0 else []
+                return [replace(guess, tokens=tokens, in_turn=chains), *rest]
             break
     return [guess for _, guess in tree]
+
+
+def _in_turn(
+    outcomes: Sequence[tuple[float, Guess]],
+    worth: Sequence[float],
+    most: int,
+    left: float,
+    drawing: Callable[[int], float],
+) -> list[tuple[float, Guess]]:
+    """Outcomes to be prepared one after the other: the next token always to the one where a second brings most."""
+    depths = [0] * len(outcomes)
+    for _ in range(most):
+        costs = [drawing(depth + 1) - (drawing(depth) if depth else 0.0) for depth in depths]
+        growing = [index for index, depth in enumerate(depths) if depth < len(worth) and costs[index] <= left]
+        if not growing:
+            break
+        best = max(growing, key=lambda index: outcomes[index][0] * worth[depths[index]] / max(costs[index], 1e-9))
+        left -= costs[best]
+        depths[best] += 1
+    return [
+        (chance, replace(guess, tokens=depth, in_turn=True))
+        for (chance, guess), depth in zip(outcomes, depths, strict=True)
+        if depth
+    ]
 
 
 def _tree(
@@ -110,37 +144,44 @@ def _tree(
     most: int,
     seconds: Callable[[int], float],
     left: float,
+    known: bool,
 ) -> list[tuple[float, Guess]]:
     """The next token always goes to the outcome where a second of preparing brings most, as long as all fits."""
     places = [planned if guess.place == BONUS else guess.place for _, guess in outcomes]
+    firsts = [0 if known and guess.place != BONUS else 1 for _, guess in outcomes]
+    """The pass in which an outcome gets its first token."""
     depths = [0] * len(outcomes)
-    rows: list[int] = []
-    """Of each pass: the draft from the first place where a branch leaves it, and the branches' tokens, fed anew."""
+    rows = [planned + 1]
+    """Of each pass: the first has all of the draft, others what of it follows the first place where a branch leaves it;
+    and the branches' tokens, fed anew."""
     lowest = planned
 
     def cost(index: int) -> float:
         """Of one token more."""
-        depth, more = depths[index], max(0, lowest - places[index])
-        found = sum(seconds(count + more) - seconds(count) for count in rows) if more else 0.0
-        if depth == len(rows):
+        depth, turn, more = depths[index], firsts[index] + depths[index], max(0, lowest - places[index])
+        found = sum(seconds(count + more) - seconds(count) for count in rows[1:]) if more else 0.0
+        if turn >= len(rows):
             return found + seconds(depth + 1 + planned - min(lowest, places[index]))
-        return found + seconds(rows[depth] + more + depth + 1) - seconds(rows[depth] + more)
+        fed = rows[turn] + (more if turn else 0)
+        return found + seconds(fed + depth + 1) - seconds(fed)
 
     growing = list(range(len(outcomes)))
     for count in range(most):
         costs = {index: max(cost(index), 1e-9) for index in growing}
-        growing = [index for index in growing if not count or costs[index] <= left]
+        fitting = [index for index in growing if costs[index] <= left]
+        growing = fitting if fitting or count else growing
         if not growing:
             break
         best = max(growing, key=lambda index: outcomes[index][0] * worth[depths[index]] / costs[index])
         left -= costs[best]
         more = max(0, lowest - places[best])
         lowest -= more
-        rows = [fed + more for fed in rows]
-        if depths[best] == len(rows):
+        rows[1:] = [fed + more for fed in rows[1:]]
+        turn = firsts[best] + depths[best]
+        if turn == len(rows):
             rows.append(planned - lowest)
         depths[best] += 1
-        rows[depths[best] - 1] += depths[best]
+        rows[turn] += depths[best]
         if depths[best] == len(worth):
             growing.remove(best)
     return [

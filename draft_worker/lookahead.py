@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from basics.names import AUTO
 from draft_worker.engine import DraftEngine, LooksAhead
 from draft_worker.fan_out import MOST_GUESSES, GuessRates, laid_out, likeliest, worths
-from draft_worker.outcomes import Ahead, Branch, Guess
+from draft_worker.outcomes import Ahead, Branch, Guess, Place
 from draft_worker.pass_seconds import PassSeconds
 from draft_worker.plans import DrawSeconds
 from draft_worker.yields import Kind, Yields
@@ -46,12 +47,16 @@ _SMOOTHING = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is prepared of a draft; `ends` if it ends there with a stop token. `planned` is its length without that."""
+    """What is prepared of a draft; `ends` if it ends there with a stop token. `planned` is its length without that.
+
+    `places`: what else may stand in its tokens' places.
+    """
 
     token_ids: list[int]
     q: list[TopK]
     ends: bool
     planned: int
+    places: Sequence[Place] = ()
 
 
 @dataclass(slots=True)
@@ -127,8 +132,9 @@ class Lookahead:
         ended, tokens = branch.stopped, branch.tokens[own:]  # the engine's thread may still append to them
         if not tokens:
             return None
-        q = branch.q[own - 1 : own - 1 + len(tokens)]  # none, unless they were wanted
-        return Known(tokens, q, ended, branch.depth - own if ended else len(tokens))
+        drawn = slice(own - 1, own - 1 + len(tokens))
+        q = branch.q[drawn]  # none, unless they were wanted
+        return Known(tokens, q, ended, branch.depth - own if ended else len(tokens), branch.places[drawn])
 
     def counted_on(self, asked: Asked) -> int:
         """How many tokens after the context γ may take to be there; a stop token does not count as their end.
@@ -179,10 +185,11 @@ class Lookahead:
         if looking is not None and looking.task is not None and not looking.task.done():
             await asyncio.wait({looking.task})
 
-    def begin(self, asked: Asked, drafted: list[int], planned: int, usual: int) -> None:
+    def begin(self, asked: Asked, drafted: list[int], planned: int, usual: int, places: Sequence[Place] = ()) -> None:
         """Prepare for what may come of `drafted`, a draft meant to have `planned` tokens, now that it is answered.
 
-        `usual`: the length of one of which nothing is prepared. To be called before `drafted` is added to the session.
+        `usual`: the length of one of which nothing is prepared; `places`: what is known of the draft's. To be called
+        before `drafted` is added to the session.
         """
         request, session = asked.request, asked.session
         looking: _Looking | None = session.state.get(NAME)
@@ -198,10 +205,14 @@ class Lookahead:
         # Where this worker chooses lengths, what is asked for is the most: one more than now can be tried at no cost.
         each = min(request.lookahead_tokens, planned + 1) if request.draft_model == AUTO else request.lookahead_tokens
         chains = self._engine.chains and not request.want_q  # a chain keeps no distributions
-        guesses = self._choose(looking, planned, gap, usual, each, request.flight_seconds, chains)
+        # Whether the planned part was drawn by the model: what a copy went on with after it must not count.
+        own = [*places, *[None] * len(drafted)][: min(planned, len(drafted))]
+        known = len(own) > 0 and all(place is not None for place in own)
+        guesses = self._choose(looking, planned, gap, usual, each, request.flight_seconds, chains, known)
         self._begun += 1
         everywhere = self._begun % _LOOK_ROUND == 0
-        ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q, everywhere, chains)
+        ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q, everywhere, chains, known=known)
+        ahead.places = [*places, *[None] * len(drafted)][: len(drafted)] if known else []
         if gap is not None:
             ahead.time = lambda rows: time.perf_counter() + self._seconds.of(rows) <= began + gap
             ahead.time_to_draw = lambda tokens: time.perf_counter() + self._drawing.of(tokens) <= began + gap
@@ -242,6 +253,8 @@ class Lookahead:
                 await self._engine.look_ahead(request, ids, owner, ahead, deadline)
         except Exception:
             logger.exception("preparing drafts failed")
+        finally:
+            ahead.places = ()  # logits take memory
 
     def _judge(self, looking: _Looking, ahead: Ahead, came: list[int]) -> None:
         looking.yields.observe(_KIND, ahead.drafted, came)
@@ -255,7 +268,15 @@ class Lookahead:
         self._metrics.foreseen(found is not None and len(found[0].tokens) > found[1])
 
     def _choose(
-        self, looking: _Looking, planned: int, gap: float | None, usual: int, each: int, flight: float, chains: bool
+        self,
+        looking: _Looking,
+        planned: int,
+        gap: float | None,
+        usual: int,
+        each: int,
+        flight: float,
+        chains: bool,
+        known: bool,
     ) -> list[Guess]:
         """What is likeliest to be used of all that there is time for, and a token at least."""
         most = _FIRST_OUTCOMES if gap is None else _MOST_OUTCOMES
@@ -267,7 +288,7 @@ class Lookahead:
         drawn = max(1, usual)  # none, if the draft that was answered was not worth its rows
         worth = worths(usual, max(drawing(drawn) / drawn, 1e-6), flight, right[:each], pace)
         time = math.inf if gap is None else gap
-        return laid_out(likely, planned, worth, _MOST_TOKENS, self._seconds.of, time, drawing)
+        return laid_out(likely, planned, worth, _MOST_TOKENS, self._seconds.of, time, drawing, known, chains)
 
 
 def _branch(asked: Asked, ahead: list[int]) -> tuple[Branch, int] | None:

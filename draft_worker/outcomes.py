@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeAlias
 
 from protocol.messages import TopK
+
+if TYPE_CHECKING:  # lookup alone can do without torch
+    from torch import Tensor
+
+Place: TypeAlias = "list[int] | Tensor | None"
+"""What is known of the place of a drafted token: what else may stand there, the likeliest first; or the logits that it
+was drawn from, float32 [1, V], of which that is made when there is time."""
 
 BONUS = -1
 """Stands for the place after the whole draft."""
@@ -17,12 +25,13 @@ MOST_CHAINED = 4
 class Guess:
     """The target's own token after `place` accepted ones (BONUS: all) is the likeliest (rank 0), second likeliest, …
 
-    `tokens` are to be prepared for that.
+    `tokens` are to be prepared for that; `in_turn`: by drawing in a row, outcome by outcome.
     """
 
     place: int
     rank: int
     tokens: int = 0
+    in_turn: bool = False
 
 
 @dataclass(slots=True)
@@ -30,7 +39,7 @@ class Branch:
     """A chain that leaves a draft after its first `at` tokens, and is to have `depth` tokens.
 
     `tokens` begin with one that was not drawn for the branch: what it leaves the draft with. `q` has an entry for each
-    of the others, if distributions were asked for; it is appended to before they are.
+    of the others, if distributions were asked for, and so has `places`; they are appended to before the tokens are.
     """
 
     at: int
@@ -39,6 +48,7 @@ class Branch:
     stopped: bool = False
     done: bool = False
     q: list[TopK] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
 
     def add(self, token_id: int, stops: frozenset[int]) -> None:
         self.stopped = token_id in stops
@@ -52,10 +62,11 @@ class Ahead:
 
     Drafts for the outcomes of `guesses`, with their q if `wants_q`, by passes for which there is `time`: of so many
     rows, none of which should be under way when the session's next call comes. With `chains` the engine may draw up to
-    MOST_CHAINED tokens in a row at once, for which there is `time_to_draw`. `likely` are, for each place, the tokens
-    that were guessed, at most `most_guesses`, none where nothing was looked for; `everywhere`: look at all places,
-    whatever is prepared. `passes` are what passes took: rows and seconds; `draws` what drawing in a row took: tokens
-    and seconds.
+    MOST_CHAINED tokens in a row at once, for which there is `time_to_draw`. `places` is what drawing has found out of
+    those of the draft; with `known` enough to guess from, so that only what follows the draft has to be computed.
+    `likely` are, for each place, the tokens that were guessed, at most `most_guesses`, none where nothing was looked
+    for; `everywhere`: look at all places, whatever is prepared. `passes` are what passes took: rows and seconds;
+    `draws` what drawing in a row took: tokens and seconds.
     """
 
     drafted: list[int]
@@ -66,29 +77,36 @@ class Ahead:
     chains: bool = False
     time: Callable[[int], bool] = lambda rows: True
     time_to_draw: Callable[[int], bool] = lambda tokens: True
+    places: Sequence[Place] = ()
+    known: bool = False
     likely: list[list[int]] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     passes: list[tuple[int, float]] = field(default_factory=list)
     draws: list[tuple[int, float]] = field(default_factory=list)
+    _begun: int = 0
 
     @property
     def alone(self) -> bool:
-        """Whether all that is prepared comes after the whole draft, and nothing is looked for at other places."""
-        return len(self.guesses) == 1 and self.guesses[0].place == BONUS and not self.everywhere
+        """Whether each outcome grows by itself, the first after the whole draft, and no place has to be looked at."""
+        looks = self.everywhere and not self.known
+        by_itself = len(self.guesses) == 1 or all(guess.in_turn for guess in self.guesses)
+        return by_itself and self.guesses[0].place == BONUS and not looks
 
     def begin(self, room: int, stops: frozenset[int]) -> None:
-        """Make branches of the guesses, once `likely` is known. `room`: tokens that the sequence may still get."""
+        """Make branches of the guesses at places that `likely` has an entry for, each once. `room`: tokens that the
+        sequence may still get."""
         branches = []
         for guess in self.guesses:
             place = len(self.drafted) if guess.place == BONUS else guess.place
-            if place >= len(self.likely) or (guess.place != BONUS and place >= len(self.drafted)):
-                continue  # the draft is shorter than asked
+            if not self._begun <= place < len(self.likely) or (guess.place != BONUS and place >= len(self.drafted)):
+                continue  # begun already, or not known yet, or the draft is shorter than asked
             depth = 1 + min(guess.tokens, room - place - 1)
             if guess.rank < len(self.likely[place]) and depth > 1:
                 token_id = self.likely[place][guess.rank]
                 if token_id not in stops:
                     branches.append(Branch(place, [token_id], depth))
-        self.branches = branches
+        self.branches = [*self.branches, *branches]
+        self._begun = len(self.likely)
 
     def following(self, came: list[int]) -> tuple[Branch, int] | None:
         """The branch that says what came after the context, and how many of its tokens that were; None without one."""

@@ -134,6 +134,12 @@ def speed_of(drawn: Sequence[float], costs: Costs) -> float:
     return max((tokens[count] * plain / (costs.verify[count] + costs.draws.of(count)) for count in counts), default=0.0)
 
 
+def ceiling(verify: Sequence[float], draw_seconds: float) -> float:
+    """Speed of a model's best draft if every token of it were right, in times of plain decoding's."""
+    counts = range(1, len(verify))
+    return max(((1 + count) * verify[0] / (verify[count] + count * draw_seconds) for count in counts), default=0.0)
+
+
 def extended(plan: DraftPlan, length: int, copy: Sequence[float], costs: Costs) -> int:
     """How many tokens of a copy, whose chances are given, to append to a draft of `length` tokens made by `plan`."""
     best_value, best_count = plan.value, 0

@@ -14,7 +14,7 @@ from draft_worker.checks import check_draft
 from draft_worker.drafter import Asked, Copier, Means, Memory, certain
 from draft_worker.drafters import DRAFTERS
 from draft_worker.drafters.model import ModelDrafter, model_parts
-from draft_worker.engine import Drafted, DraftEngine, capabilities
+from draft_worker.engine import Drafted, DraftEngine, LooksAhead, capabilities
 from draft_worker.grammars import SessionGrammars
 from draft_worker.lookahead import Lookahead
 from draft_worker.memory import AnswerMemory
@@ -79,7 +79,9 @@ class DraftService:
         models = [drafter for drafter in self._drafters if isinstance(drafter, ModelDrafter)]
         steps = info.step_seconds
         draw_seconds = steps[0].seconds if steps and steps[0].rows == 1 else None
-        self._auto = Auto(copiers, models[0] if models else None, grammars, draw_seconds=draw_seconds)
+        singly = isinstance(engine, LooksAhead) and not engine.chains
+        model = models[0] if models else None
+        self._auto = Auto(copiers, model, grammars, draw_seconds=draw_seconds, singly=singly)
         self.sessions: SessionTable[Memory] = SessionTable(
             dict, self._on_drop, config.max_sessions, config.max_session_tokens, config.session_idle_ms / 1000
         )
@@ -127,7 +129,7 @@ class DraftService:
                 # An extension follows from tokens drawn before it, which may be discarded and drawn again.
                 planned = chosen.planned - chosen.extended if chosen is not None else asked.tokens
                 usual = planned if chosen is not None else min(request.draft_tokens, room)
-                self.lookahead.begin(asked, first, planned, usual)
+                self.lookahead.begin(asked, first, planned, usual, drafted.places)
             session.emit(first)
             response = DraftResponse(
                 session_id=request.session_id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 
 from prometheus_client.registry import Collector
 
@@ -26,7 +26,7 @@ from server.fleet.metrics import FleetMetrics
 from server.fleet.pool import Pool
 from server.fleet.transport import Transport
 from server.fleet.worker import Role, Worker
-from server.rounds.adaptive.lookahead import LookaheadChoice
+from server.rounds.adaptive.lookahead import SharedLookahead
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
 from server.rounds.adaptive.round import Planner
 from server.rounds.context import RequestContext
@@ -165,9 +165,10 @@ class Fleet:
                     ahead=self._config.verifications_in_flight > 1,
                 )
             loop = RoundLoop(context, target, info, speculating, driven)
-            async with aclosing(loop.rounds()) as rounds:  # type: ignore[type-var]
-                async for round_ in rounds:
-                    yield round_
+            with speculating.planner.serving() if speculating is not None else nullcontext():
+                async with aclosing(loop.rounds()) as rounds:  # type: ignore[type-var]
+                    async for round_ in rounds:
+                        yield round_
         finally:
             target.close()
             if drafts is not None:
@@ -237,7 +238,7 @@ class Fleet:
         kind = (request.prediction is not None, request.grammar is not None)
         pair = (target.fingerprint, AUTO if chooses else name, kind)
         return AdaptivePlanner(
-            self._pairs.setdefault(pair, PairState(lookahead=LookaheadChoice(self._config.lookahead))),
+            self._pairs.setdefault(pair, PairState(lookahead=SharedLookahead(self._config.lookahead))),
             draft_tokens=speculation.draft_tokens,
             max_draft_tokens=speculation.max_speculation_depth,
             num_candidates=speculation.num_candidates,
@@ -278,6 +279,8 @@ class Fleet:
 
 
 def _all_choose(drafters: Pool) -> bool:
-    """Whether every worker that could be asked chooses its drafter itself."""
-    known = [worker.info for worker in drafters if worker.info is not None]
-    return bool(known) and all(info.capabilities.auto for info in known)
+    """Whether every worker that could be asked chooses its drafter itself; one not reached yet is taken to.
+
+    So what is learnt while draft workers still load is kept for when they are there.
+    """
+    return all(worker.info.capabilities.auto for worker in drafters if worker.info is not None)

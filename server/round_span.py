@@ -10,7 +10,9 @@ _PHASES = ("draft", "verify_forward", "sample", "queue", "network")
 
 
 def record_round(choice: Choice, done: Round, kept: int) -> None:
-    """One that `choice` has just taken, with its first `kept` tokens; nothing while tracing is off."""
+    """One that `choice` has just taken, with its first `kept` tokens; nothing without a trace that it belongs to."""
+    if choice.request.traceparent is None:
+        return
     attributes: dict[str, str | int | float | bool] = {
         "tandem.choice": choice.index,
         "tandem.round": choice.counts.rounds - 1,

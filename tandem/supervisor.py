@@ -11,15 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
-import httpx
 from rich.console import Console
 
+from basics.machine import available_cores
 from tandem.addresses import listening_fault, service_url
 from tandem.processes import DRAIN_SECONDS, Child, stop_all
 from tandem.progress import Progress
 
+if TYPE_CHECKING:
+    import httpx
+
 POLL_SECONDS = 0.2
+_STARTING_POLL_SECONDS = 0.1
 # For running requests to end; if a process has died, most of them cannot.
 DRAIN_SECONDS_AFTER_A_DEATH = 1.0
 # Beyond the drain, for all processes to end.
@@ -56,8 +61,12 @@ class Supervisor:
         show_all: bool = False,
         drain_seconds: float = DRAIN_SECONDS,
         grace_seconds: float = GRACE_SECONDS,
+        cores: int | None = None,
     ) -> None:
+        """`cores`: so many start at once, the first services first (None: as many as there are). Until a process
+        answers, imports keep one of them busy; more at once would only delay the first, which takes longest."""
         self._services = services
+        self._cores = cores or available_cores()
         self._console = console
         self._log_dir = log_dir
         self._show_all = show_all
@@ -123,7 +132,11 @@ class Supervisor:
             refuse_taken_port(service)
         if self._log_dir:
             self._log_dir.mkdir(parents=True, exist_ok=True)
-        for service in self._services:
+        self._start_more(answering=0)
+
+    def _start_more(self, answering: int) -> None:
+        """Start the next ones, if there are cores for them. `answering`: of those that were started."""
+        for service in self._services[len(self._children) : answering + self._cores]:
             log_file = self._log_dir / f"{service.label}.log" if self._log_dir else None
             child = Child(
                 service.label,
@@ -137,18 +150,28 @@ class Supervisor:
 
     def _until_ready(self, timeout: float) -> bool:
         """True once all are ready, False if a signal came first."""
+        import httpx  # now that the processes have been started: the longest of them import for seconds
+
         deadline = time.monotonic() + timeout
         waiting = {service.label: service for service in self._services}
+        answering: set[str] = set()
         with self._progress, httpx.Client(timeout=2.0, trust_env=False) as client:
-            while waiting and not self._stop.wait(POLL_SECONDS):
+            while waiting and not self._stop.wait(_STARTING_POLL_SECONDS):
                 self._check_alive()
                 if time.monotonic() > deadline:
                     raise StartFailure(f"not ready after {timeout:g} seconds: {', '.join(waiting)}")
-                for label, service in list(waiting.items()):
-                    is_ready, detail = readiness(client, service)
+                for service in self._services[: len(self._children)]:
+                    if (label := service.label) not in waiting:
+                        continue
+                    answers, is_ready, detail = readiness(client, service)
                     self._progress.show(label, "ready" if is_ready else detail, done=is_ready)
+                    if answers:
+                        answering.add(label)
                     if is_ready:
                         del waiting[label]
+                self._start_more(len(answering))
+                for service in self._services[len(self._children) :]:
+                    self._progress.show(service.label, "waits for a free core")
         return not waiting
 
     def _check_alive(self) -> None:
@@ -157,18 +180,20 @@ class Supervisor:
                 raise StartFailure(child.obituary())
 
 
-def readiness(client: httpx.Client, service: ChildService) -> tuple[bool, str]:
-    """Whether it is ready, and if not what it reports to be doing."""
+def readiness(client: httpx.Client, service: ChildService) -> tuple[bool, bool, str]:
+    """Whether it answers, whether it is ready, and if not what it reports to be doing."""
+    import httpx
+
     try:
         answer = client.get(f"{service_url(service.host, service.port)}/ready")
     except httpx.HTTPError:
-        return False, "starting: Python imports its libraries, and compiles them the first time"
+        return False, False, "starting: Python imports its libraries, and compiles them the first time"
     if answer.status_code == 200:
-        return True, "ready"
+        return True, True, "ready"
     try:
-        return False, service.waits_for or str(answer.json()["detail"])
+        return True, False, service.waits_for or str(answer.json()["detail"])
     except (ValueError, LookupError, TypeError):
-        return False, f"not ready (HTTP {answer.status_code})"
+        return True, False, f"not ready (HTTP {answer.status_code})"
 
 
 def refuse_taken_port(service: ChildService) -> None:

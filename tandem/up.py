@@ -7,7 +7,6 @@ import shlex
 import sys
 from pathlib import Path
 
-import httpx
 from rich.console import Console
 
 from config.roles import Role
@@ -88,6 +87,8 @@ def announce(settings: UpSettings) -> None:
 
 def served_model(gateway: str, key: str | None) -> str | None:
     """The name that clients use for the model; None if the gateway does not answer."""
+    import httpx
+
     try:
         answer = httpx.get(f"{gateway}/v1/models", headers=_headers(key), timeout=5, trust_env=False).raise_for_status()
         return str(answer.json()["data"][0]["id"])
@@ -97,6 +98,8 @@ def served_model(gateway: str, key: str | None) -> str | None:
 
 def chat_fault(gateway: str, model: str, key: str | None) -> str | None:
     """Why a chat would be refused: the model's template is missing or does not render it; None if it would not be."""
+    import httpx
+
     body = {"model": model, "messages": _MESSAGES}
     try:
         answer = httpx.post(f"{gateway}/tokenize", json=body, headers=_headers(key), timeout=10, trust_env=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from engines.llama_cpp.batch import FlatBatch
+from engines.llama_cpp.batch import BatchArrays, FlatBatch
 from engines.llama_cpp.library import library
 from engines.runtime.rows import Row
 
@@ -31,6 +31,7 @@ class PlainLlamaCpp:
             raise RuntimeError(f"llama.cpp can't load {file}")
         self._ids = api.llama_vocab_n_tokens(api.llama_model_get_vocab(self._model))
         self._pass_tokens = int(params.n_batch)
+        self._arrays = BatchArrays(api, self._pass_tokens)
 
     def read(self, token_ids: Sequence[int]) -> tuple[int, float]:
         """Start anew with these tokens: the greedy next one, and the seconds that reading took."""
@@ -68,7 +69,7 @@ class PlainLlamaCpp:
         """The address of the logits of the last pass."""
         batch = FlatBatch()
         batch.add(Row(0, start, list(token_ids), logits_from=logits_from), [[0]] * len(token_ids))
-        for piece, _ in batch.pieces(self._api, self._pass_tokens):
+        for piece, _ in batch.pieces(self._arrays, self._pass_tokens):
             if self._api.llama_decode(self._context, piece) != 0:
                 raise RuntimeError("llama_decode failed")
         return self._api.llama_get_logits(self._context)

@@ -38,12 +38,15 @@ def _set_up_slowly(settings: Any) -> None:
     measure = engine.measure_step_seconds
 
     def slowed(
-        runner: ModelRunner, repeats: int = 3, clock: Callable[[], float] = time.perf_counter
+        runner: ModelRunner,
+        repeats: int = 3,
+        clock: Callable[[], float] = time.perf_counter,
+        budget: float = engine.MEASURING_SECONDS,
     ) -> dict[int, float]:
         """Each runner is measured once, before it serves anybody."""
         slow = _lasting(runner.forward, float(os.environ[VARIABLE]) / 1e3)
         runner.forward = slow  # type: ignore[method-assign, assignment]
-        return measure(runner, repeats, clock)
+        return measure(runner, repeats, clock, budget)
 
     engine.measure_step_seconds = slowed
 

@@ -20,7 +20,7 @@ from engines.runtime.engine import LoopModel
 from engines.runtime.loop import EngineLoop
 from engines.runtime.slots import SlotCache
 from protocol.messages import MAX_LOGPROBS, Sampling
-from protocol.worker_info import Capabilities, ModelInfo, TokenizerInfo, Vocabulary
+from protocol.worker_info import Capabilities, ModelInfo, StepTime, TokenizerInfo, Vocabulary
 from target_worker.app import create_app as create_target_app
 from target_worker.runtime.engine import LoopTarget
 from target_worker.strategies import STRATEGIES
@@ -36,7 +36,9 @@ def fake_engine(
     role: Literal["draft", "target"],
     config: WorkerConfig,
     tokenizer: TokenizerInfo | None = None,
+    pass_seconds: float | None = None,
 ) -> LoopModel:
+    """`pass_seconds`: what it says that a pass of one token takes; None: it says nothing."""
     slots = SlotCache(runner.num_slots, runner.copy, config.slot_hold_ms / 1000)
     loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens)
     loop.start()
@@ -67,7 +69,7 @@ def fake_engine(
             prepared=role == "draft",
             follows=role == "target",
         ),
-        step_seconds=[],
+        step_seconds=[StepTime(rows=1, seconds=pass_seconds)] if pass_seconds is not None else [],
     )
     tokenizer = tokenizer or TokenizerInfo(
         model_id="fake",
@@ -147,13 +149,17 @@ async def target(runner: FakeRunner | None = None, **settings: Any) -> AsyncIter
 
 @asynccontextmanager
 async def drafter(
-    runner: FakeRunner | None = None, lookup: bool = False, tokenizer: TokenizerInfo | None = None, **settings: Any
+    runner: FakeRunner | None = None,
+    lookup: bool = False,
+    tokenizer: TokenizerInfo | None = None,
+    pass_seconds: float | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Drafter]:
     config = DraftWorkerConfig(**{"slot_hold_ms": 0, **settings})
     runner = runner or FakeRunner(config.slots)
 
     def load(progress: Callable[[str], None]) -> LoopDrafter:
-        return LoopDrafter(fake_engine(runner, "draft", config, tokenizer=tokenizer), config.q_top_k)
+        return LoopDrafter(fake_engine(runner, "draft", config, tokenizer, pass_seconds), config.q_top_k)
 
     async with running(create_draft_app(config, None if lookup else load)) as client:
         yield Drafter(client, runner)

@@ -42,9 +42,10 @@ class ModelDrafter:
         if count == tokens or known.ends:
             total = (time.perf_counter() - asked.began) * 1e3
             timings = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=total)
-            return Drafted([first], len(asked.ids), timings, count)
+            return Drafted([first], len(asked.ids), timings, count, known.places[:count])
         more = await self._draw(asked, [*ahead, *first.token_ids], tokens - count)
-        return Drafted([joined([first], more.candidates)], more.cached_tokens, more.timings, count)
+        places = [*known.places[:count], *more.places]
+        return Drafted([joined([first], more.candidates)], more.cached_tokens, more.timings, count, places)
 
     async def draft(self, asked: Asked) -> Drafted:
         if asked.translator is not None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from draft_worker.engine import Drafted, SharedNoise
-from draft_worker.outcomes import Branch
+from draft_worker.outcomes import Branch, Place
 from draft_worker.runtime.branches import grow
 from engines.drawing import Limits, RequestSampling
 from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps, prompt_of
@@ -49,6 +49,7 @@ class _Chain:
     second: list[int] = field(default_factory=list)
     gaps: list[float] = field(default_factory=list)
     q: list[TopK] = field(default_factory=list)
+    places: list[Place] = field(default_factory=list)
 
 
 class _Drafting:
@@ -84,7 +85,7 @@ class _Drafting:
                 columns=self._columns,
             )
             candidates += [Candidate(token_ids=chain.tokens[: branch.at] + branch.tokens) for branch in branches]
-        return Drafted(candidates, seat.cached_tokens, self._timings)
+        return Drafted(candidates, seat.cached_tokens, self._timings, places=chain.places)
 
     def _grow_chain(self, seat: Seat) -> Steps[_Chain]:
         chain = _Chain()
@@ -92,6 +93,7 @@ class _Drafting:
         request = self._request
         alone = request.num_candidates == 1 and not request.want_q and request.grammar is None
         alone = alone and self._columns is None
+        keeps = request.lookahead_tokens > 0 and request.num_candidates == 1 and self._columns is None
         while len(chain.tokens) < self._depth:
             next_place = self._drawing.after([chain.tokens])
             passed = self._count(
@@ -105,12 +107,15 @@ class _Drafting:
                         top2=self._request.num_candidates > 1,
                         truncate=self._q_top_k if self._request.want_q else None,
                         chain=self._depth - len(chain.tokens) if alone else 0,
+                        keeps=keeps,
                         columns=self._columns,
                     )
                 )
             )
             drawn = passed.drawn
             chain.tokens += drawn.tokens
+            if keeps:  # what may stand there instead is found out once the draft is answered
+                chain.places += _places(passed)
             chain.second += drawn.second
             chain.gaps += drawn.gaps
             if self._request.want_q:
@@ -120,6 +125,7 @@ class _Drafting:
             if not self._drawing.stops.isdisjoint(drawn.tokens):
                 stop = next(place for place, token in enumerate(chain.tokens) if token in self._drawing.stops)
                 del chain.tokens[stop + 1 :]
+                del chain.places[stop + 1 :]
                 break
         return chain
 
@@ -142,6 +148,14 @@ class _Drafting:
             total_ms=so_far.total_ms + one.total_ms,
         )
         return passed
+
+
+def _places(passed: Passed) -> list[Place]:
+    """What is known of the places that tokens were drawn for: their logits, or the runners-up."""
+    drawn = passed.drawn
+    if len(passed.logits) == len(drawn.tokens):
+        return [row[None] for row in passed.logits.clone()]
+    return [[token_id] for token_id in drawn.second] if drawn.second else [None] * len(drawn.tokens)
 
 
 def _logprobs(chain: _Chain) -> list[float] | None:

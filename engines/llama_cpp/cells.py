@@ -136,6 +136,10 @@ class Cells:
 
     def _idle(self, live: int) -> list[int]:
         """The slots to park now."""
+        if all(
+            self._rows - rows < _IDLE_ROWS or not self.lengths[slot] for slot, (_, rows) in enumerate(self._last_use)
+        ):
+            return []  # for most tokens
         room = self._context.num_cells // _MOST_PARKED - sum(self.lengths[slot] for slot in self._parked)
         found, tokens = [], 0
         now = self._clock()

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from pathlib import Path
 from platform import machine
 
 from basics.machine import available_cores
@@ -26,6 +27,7 @@ PASS_TOKENS = 2048
 SPARE_CELLS = 1024
 """Beyond what slots and a pass need, for what was given up and is not yet free again."""
 MOST_SLOTS = 128
+_FEW_SPINS, _MORE_SPINS, _LARGE_FILE = 300, 700, 500_000_000
 _SPLIT_TYPES = ("f32", "f16")
 _X86 = ("x86_64", "AMD64")
 
@@ -114,6 +116,18 @@ def open_model(config: WorkerConfig, progress: Callable[[str], None]) -> Opened:
         except BatchInvarianceError as error:
             return Opened(lib, found, error)
     return Opened(lib, found, load(lib, found, config, options))
+
+
+def spins(model: str) -> int:
+    """How long threads wait awake for each other at a barrier, in turns of GNU OpenMP's.
+
+    A pass has hundreds of barriers; sleeping at one costs 25 µs on virtual cores, and spinning takes its core from
+    others that are busy. So threads spin about as long as one of two waits for the other, which is longer in a larger
+    model's products (docs/llama_cpp.md has what was measured). To be set before anything that uses OpenMP is loaded.
+    """
+    path = Path(model).expanduser()
+    sizes = [file.stat().st_size for file in (path.glob("*.gguf") if path.is_dir() else [path]) if file.is_file()]
+    return _MORE_SPINS if sum(sizes) > _LARGE_FILE else _FEW_SPINS
 
 
 def load(lib: Library, found: GgufFile, config: WorkerConfig, options: Options) -> Loaded:

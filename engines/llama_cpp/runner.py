@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engines.llama_cpp.batch import FlatBatch, floats_at
+from engines.llama_cpp.batch import BatchArrays, FlatBatch, floats_at
 from engines.llama_cpp.cells import Cells
 from engines.llama_cpp.context import Context
 from engines.runtime.rows import Row, check_path, check_rows, paths
@@ -46,6 +46,7 @@ class Runner:
         self.cells = Cells(context, num_slots, ordered=ordered)
         self.reads_apart = reads_apart
         self._api: Any = context.api
+        self._arrays = BatchArrays(context.api, context.pass_tokens)
         self._trees: dict[int, tuple[Row, dict[int, int]]] = {}
 
     @property
@@ -114,7 +115,7 @@ class Runner:
         for row in rows:
             batch.add(row, self._sequences(row))
         counts = [len(row.token_ids) - row.logits_from for row in rows]
-        return list(torch.split(torch.from_numpy(self._decode(batch, self.context.pass_tokens)), counts))
+        return _split(torch.from_numpy(self._decode(batch, self.context.pass_tokens)), counts)
 
     def _read_apart(self, rows: Sequence[Row]) -> list[Tensor]:
         """Prompts in whole tiles, then all else in passes too small for one."""
@@ -132,8 +133,8 @@ class Runner:
             if len(read):
                 read = read.clone()  # the next pass writes where it is
         drawn = torch.from_numpy(self._decode(others, FEW_ROWS))
-        of_prompts = torch.split(read, [first for first, _ in counts])
-        of_others = torch.split(drawn, [both - first for first, both in counts])
+        of_prompts = _split(read, [first for first, _ in counts])
+        of_others = _split(drawn, [both - first for first, both in counts])
         return [torch.cat([a, b]) if len(a) else b for a, b in zip(of_prompts, of_others, strict=True)]
 
     def _sequences(self, row: Row) -> list[list[int]]:
@@ -158,8 +159,7 @@ class Runner:
     def _decode(self, batch: FlatBatch, most: int) -> NDArray[np.float32]:
         """The logits wanted, computed in passes of at most so many tokens."""
         found: list[NDArray[np.float32]] = []
-        pieces = list(batch.pieces(self._api, most))
-        for piece, wanted in pieces:
+        for piece, wanted in batch.pieces(self._arrays, most):
             self.cells.fed(piece.n_tokens)
             code = self._api.llama_decode(self.context.pointer, piece)
             if code != 0:
@@ -168,7 +168,7 @@ class Runner:
             if not wanted:
                 continue
             view = floats_at(self._api.llama_get_logits(self.context.pointer), wanted, self.vocab_size)
-            found.append(view if len(pieces) == 1 else view.copy())
+            found.append(view if len(batch) <= most else view.copy())
         if len(found) == 1:
             return found[0]
         return np.concatenate(found) if found else np.empty((0, self.vocab_size), dtype=np.float32)
@@ -190,3 +190,8 @@ class Runner:
         self._leave(self.cells.spare, 0)
         for row in rows:
             self.cells.give_up(row.slot, row.start)
+
+
+def _split(logits: Tensor, counts: Sequence[int]) -> list[Tensor]:
+    """torch.split, which takes longer than all else here for the one row of plain decoding."""
+    return [logits] if len(counts) == 1 else list(torch.split(logits, list(counts)))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
+from torch import Tensor
 
 from engines.runtime.jobs import Passed
 from engines.runtime.runner import ChainRow, Chains
@@ -20,20 +21,25 @@ _NO_LOGITS = torch.empty(0, 0)
 @dataclass(frozen=True, slots=True)
 class Chained:
     """The pieces that were `fed`, their rows with all drawn tokens but the last, and what was `drawn` for each (nothing
-    for context alone)."""
+    for context alone), and what of their places was `kept`."""
 
     fed: list[Piece]
     drawn: list[list[int]]
     sessions: int
     seconds: float
+    kept: list[list[Tensor | int]] = field(default_factory=list)
 
     def results(self) -> Iterator[tuple[Piece, Passed]]:
         """The answer of each fed piece whose job gets one. To be called after the runs' times are noted."""
         rows = sum(len(piece.row.token_ids) for piece in self.fed)
-        for piece, tokens in zip(self.fed, self.drawn, strict=True):
+        for number, (piece, tokens) in enumerate(zip(self.fed, self.drawn, strict=True)):
             if piece.whole:
-                draws = Draws(DrawnTokens(tokens), _no_distribution) if tokens else None
-                yield piece, Passed(_NO_LOGITS, draws, piece.run.timings(rows, self.sessions))
+                kept = self.kept[number][: len(tokens)] if self.kept else []
+                second = [one for one in kept if isinstance(one, int)]
+                whole = [one for one in kept if isinstance(one, Tensor)]
+                draws = Draws(DrawnTokens(tokens, second), _no_distribution) if tokens else None
+                logits = torch.stack(whole) if whole else _NO_LOGITS
+                yield piece, Passed(logits, draws, piece.run.timings(rows, self.sessions))
 
 
 def is_chain(chains: Chains, piece: Piece) -> bool:
@@ -62,17 +68,22 @@ def draw_chains(chains: Chains, pieces: Sequence[Piece]) -> Chained:
     Raises whatever the runner does.
     """
     began = time.perf_counter()
-    found = chains.run([ChainRow(piece.row, piece.feed.rows[0], piece.feed.chain) for piece in pieces])
+    rows = [
+        ChainRow(piece.row, piece.feed.rows[0], piece.feed.chain, [] if piece.feed.keeps else None) for piece in pieces
+    ]
+    found = chains.run(rows)
     seconds = time.perf_counter() - began
     fed: list[Piece] = []
     drawn: list[list[int]] = []
-    for piece, tokens in zip(pieces, found, strict=True):
+    kept: list[list[Tensor | int]] = []
+    for piece, row, tokens in zip(pieces, rows, found, strict=True):
         if tokens:
             fed.append(replace(piece, row=piece.row.followed_by(tokens[:-1])))
             drawn.append(tokens)
+            kept.append(row.kept or [])
         else:
             piece.feed.chain = 0
-    return Chained(fed, drawn, len(pieces), seconds)
+    return Chained(fed, drawn, len(pieces), seconds, kept)
 
 
 def read_contexts(chains: Chains, pieces: Sequence[Piece]) -> Chained:

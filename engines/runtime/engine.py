@@ -18,7 +18,7 @@ from engines.runtime.slots import SlotCache
 from protocol.worker_info import Capabilities, ModelInfo, StepTime, TokenizerInfo
 
 MEASURED_ROWS = (1, 2, 4, 8, 16, 32)
-_MEASURING_SECONDS = 0.9
+MEASURING_SECONDS = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,7 @@ def start_engine(
     progress: Callable[[str], None],
     chains: Callable[[], Chains | None] = lambda: None,
     make_grammars: Callable[[TokenizerInfo], Grammars] = Grammars.of_info,
+    measuring_seconds: float = MEASURING_SECONDS,
 ) -> LoopModel:
     """Measure a loaded model, prepare its grammars and start the loop; `progress` is called with what is being done.
 
@@ -86,7 +87,7 @@ def start_engine(
     """
     runner, tokenizer = model.runner, model.tokenizer
     progress(f"measuring {model.id}")
-    step_seconds = measure_step_seconds(runner)
+    step_seconds = measure_step_seconds(runner, budget=measuring_seconds)
     progress(f"preparing grammars for {model.id}")
     grammars = make_grammars(tokenizer)
     slots = SlotCache(
@@ -125,18 +126,21 @@ def start_engine(
 
 
 def measure_step_seconds(
-    runner: ModelRunner, repeats: int = 3, clock: Callable[[], float] = time.perf_counter
+    runner: ModelRunner,
+    repeats: int = 3,
+    clock: Callable[[], float] = time.perf_counter,
+    budget: float = MEASURING_SECONDS,
 ) -> dict[int, float]:
     """Least seconds of one pass over 1, 2, 4, … tokens of one sequence. Overwrites slot 0.
 
     The sizes take turns and the least counts: others on the machine (a draft worker that starts, too) only slow a pass
-    down, and must not make few rows look dearer than many. It is over in about a second: larger sizes of a slow model
-    are left to be extrapolated.
+    down, and must not make few rows look dearer than many. It is over in about `budget` seconds: larger sizes of a
+    slow model are left to be extrapolated.
     """
     began = clock()
 
     def left() -> float:
-        return _MEASURING_SECONDS - (clock() - began)
+        return budget - (clock() - began)
 
     def once(count: int) -> float:
         start = clock()

@@ -8,6 +8,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
+from basics.prefix import shared_prefix
 from engines.runtime.runner import ModelRunner
 from engines.runtime.slots import Slot
 from engines.sampling.batch import DrawnTokens, DrawRequest, Draws
@@ -24,7 +25,8 @@ class Feed(DrawRequest):
     Logits are wanted for token_ids[logits_from:]. `rows` has one entry for each of them, to draw a token from it, or is
     empty. The loop may feed the first `divisible` tokens, of a tree a chain that ends in the parent of all the rest,
     over several passes; what follows goes into one. A tree that is not to be committed may hang from `start`, short of
-    what the slot holds; the slot then forgets what it held from there on.
+    what the slot holds; the slot then forgets what it held from there on. Up to `chain` tokens may be drawn in a row,
+    their logits kept (`keeps`) where the engine has them.
     """
 
     token_ids: list[int]
@@ -33,6 +35,7 @@ class Feed(DrawRequest):
     divisible: int = 0
     start: int | None = None
     chain: int = 0
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +60,10 @@ class PassTimings:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """What came of a feed: raw logits float32 [n, V], and the draws, if rows were given."""
+    """What came of a feed: raw logits float32 [n, V], and the draws, if rows were given.
+
+    Of tokens drawn in a row there are logits only if they were to be kept, and could be.
+    """
 
     logits: Tensor
     draws: Draws | None
@@ -92,6 +98,10 @@ class Seat:
     def length(self) -> int:
         """How many tokens the slot holds keys and values for."""
         return len(self.slot.ids)
+
+    def go_back(self, ids: Sequence[int]) -> None:
+        """Keep of the slot's tokens only those that `ids` begins with: what is fed next goes on behind them."""
+        del self.slot.ids[shared_prefix(self.slot.ids, ids) :]
 
     def fed_tree(self, feed: Feed, already_fed: int) -> None:
         """The loop's note that a tree was fed, its first `already_fed` tokens as a chain in earlier passes."""

@@ -70,11 +70,16 @@ class ModelRunner(Protocol):
 @dataclass(frozen=True, slots=True)
 class ChainRow:
     """`row` is a chain with logits for its last token, after which `count` tokens are to be drawn, as `sampling` says
-    for the first of them."""
+    for the first of them.
+
+    To `kept` is added, token by token, what the runner has of its place: the logits, float32 [V], or only the
+    runner-up, which would have been drawn instead.
+    """
 
     row: Row
     sampling: SamplingRow
     count: int
+    kept: list[Tensor | int] | None = None
 
 
 class Chains(Protocol):

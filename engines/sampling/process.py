@@ -17,7 +17,7 @@ from torch import Tensor
 from basics.names import GREEDY_TEMPERATURE
 from engines.sampling.cuts import cut, is_cut
 from engines.sampling.distribution import Distribution, Part
-from engines.sampling.edits import edit_logits
+from engines.sampling.edits import edit_logits, is_edited
 from engines.sampling.ranking import lowest_best
 from engines.sampling.rows import SamplingRow
 
@@ -59,6 +59,9 @@ def process(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None 
     if not rows:
         return Distribution(0, vocabulary, ())
     raw = logits.float()
+    ways = [way_of(row, vocabulary) for row in rows]
+    if allowed is None and all(way == "greedy" and not is_edited(row) for way, row in zip(ways, rows, strict=True)):
+        return _greedy(raw)
     peaks: list[float] = raw.amax(dim=-1).tolist()
     if wrong := [i for i, peak in enumerate(peaks) if not peak < inf]:
         raise NanLogits(wrong)
@@ -68,7 +71,6 @@ def process(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None 
     if wrong := [i for i, peak in enumerate(peaks) if peak == -inf]:
         raise NoTokenLeft(wrong)
 
-    ways = [way_of(row, vocabulary) for row in rows]
     parts: list[Part] = []
     for way in sorted(set(ways)):
         index = [i for i, w in enumerate(ways) if w == way]
@@ -81,6 +83,18 @@ def process(logits: Tensor, rows: Sequence[SamplingRow], allowed: Tensor | None 
         else:
             parts.append(Part(places, _tempered(chosen, chosen_rows), None))
     return Distribution(len(rows), vocabulary, tuple(parts))
+
+
+def _greedy(logits: Tensor) -> Distribution:
+    """Of rows that are drawn greedily, with nothing edited: looked through once, for a NaN counts as the largest."""
+    best = lowest_best(logits, None)[:, None]
+    peaks: list[float] = logits.gather(-1, best)[:, 0].tolist()
+    if wrong := [i for i, peak in enumerate(peaks) if not peak < inf]:
+        raise NanLogits(wrong)
+    if wrong := [i for i, peak in enumerate(peaks) if peak == -inf]:
+        raise NoTokenLeft(wrong)
+    places = torch.arange(len(peaks), device=logits.device)
+    return Distribution(len(peaks), logits.shape[1], (Part(places, logits.new_zeros(len(peaks), 1), best),))
 
 
 def way_of(row: SamplingRow, vocabulary: int) -> Way:

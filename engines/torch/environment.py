@@ -7,17 +7,16 @@ import sys
 from pathlib import Path
 
 CPUINFO = Path("/proc/cpuinfo")
-_SPINS = "300"
-"""Turns that a thread of GNU OpenMP's spins at a barrier before it sleeps: some microseconds, as long as waking another
-takes. llama.cpp meets hundreds of barriers in a pass; without any spinning each cost 25 µs on virtual cores, and a pass
-of a small model three times as long. With many more, passes beside busy processes take several times as long."""
+_SPINS = 300
+"""Some microseconds, as long as waking another thread takes. With many more, passes beside busy processes take several
+times as long."""
 
 
-def prepare_environment(threads: int | None = None, batch_invariant: bool = False) -> None:
+def prepare_environment(threads: int | None = None, batch_invariant: bool = False, spins: int = _SPINS) -> None:
     """Set what OpenMP and MKL read once, when torch loads. Variables that are set already stay as they are.
 
     Waiting is all but passive: spinning threads of several busy processes on few cores slow each other down several
-    times.
+    times. `spins` are the turns that a thread of GNU OpenMP's spins at a barrier before it sleeps.
     `batch_invariant` asks MKL for matrix products whose bits do not depend on the number of rows (Intel's
     "conditional numerical reproducibility", strict mode).
 
@@ -32,7 +31,7 @@ def prepare_environment(threads: int | None = None, batch_invariant: bool = Fals
             raise ValueError("threads must be at least 1")
         os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    os.environ.setdefault("GOMP_SPINCOUNT", _SPINS)
+    os.environ.setdefault("GOMP_SPINCOUNT", str(spins))
     if batch_invariant:
         os.environ.setdefault("MKL_CBWR", "AVX512,STRICT" if has_avx512() else "AVX2,STRICT")
 

@@ -19,6 +19,7 @@ from engines.sampling.draw import draw
 from engines.sampling.edits import is_edited
 from engines.sampling.process import UnusableLogits, process
 from engines.sampling.rows import SamplingRow
+from engines.torch.draft_weights import UNSAID
 from engines.torch.int8_linear import MOST_ROWS
 from engines.torch.runner import Runner
 from engines.torch.short_passes import ShortPasses
@@ -32,6 +33,7 @@ class _Growing:
     sampling: SamplingRow
     left: int
     tokens: list[int]
+    kept: list[Tensor | int] | None
 
     def add(self, token: int) -> None:
         self.tokens.append(token)
@@ -61,7 +63,7 @@ class ShortChains:
         growing = []
         for chain in chains:
             room = self._runner.slot_length - chain.row.start - len(chain.row.token_ids) + 1
-            growing.append(_Growing(chain.row, chain.sampling, min(chain.count, room), []))
+            growing.append(_Growing(chain.row, chain.sampling, min(chain.count, room), [], chain.kept))
         for group in _groups(growing):
             while (group := [one for one in group if one.left > 0]) and self._grow(group):
                 pass
@@ -75,9 +77,16 @@ class ShortChains:
             tokens = draw(process(logits, rows), rows, noise_ids=self._passes.ids)
         except UnusableLogits:
             return False
-        for one, token in zip(group, self._ids(tokens), strict=True):
+        for one, token, own in zip(group, self._ids(tokens), logits, strict=True):
             one.add(token)
+            if one.kept is not None:
+                one.kept.append(self._whole(own))
         return True
+
+    def _whole(self, logits: Tensor) -> Tensor:
+        """A row's logits as those of the whole vocabulary."""
+        ids = self._passes.ids
+        return logits if ids is None else logits.new_full((self._runner.vocab_size,), UNSAID).index_copy(0, ids, logits)
 
     def _ids(self, drawn: Tensor) -> list[int]:
         ids = self._passes.ids

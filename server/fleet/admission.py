@@ -15,7 +15,8 @@ from server.fleet.worker import Worker
 _LOOK_SECONDS = 2.0
 _TOKENIZER_SECONDS = 30.0
 _LEARN_SECONDS = 120.0
-_DOWN_INTERVAL = 0.5
+_DOWN_INTERVAL, _NOTHING_SERVED_INTERVAL = 0.5, 0.15
+"""Between looks at a worker that is down, and as long as there is no target, so that nothing can be served."""
 _LATE_LOOKS = 3
 
 
@@ -35,13 +36,17 @@ class Admission:
         """Probe the worker forever: at once when something calls for it, else at jittered intervals."""
         while True:
             await self.look(worker)
-            well = worker.state == "ready" and worker not in self._late
-            interval = self._interval if well else min(_DOWN_INTERVAL, self._interval)
             try:
-                async with asyncio.timeout(interval * random.uniform(0.75, 1.25)):
+                async with asyncio.timeout(self.pause(worker) * random.uniform(0.75, 1.25)):
                     await worker.look_again.wait()
             except TimeoutError:
                 continue
+
+    def pause(self, worker: Worker) -> float:
+        """Seconds until it is looked at again if nothing happens."""
+        if worker.state == "ready" and worker not in self._late:
+            return self._interval
+        return min(_DOWN_INTERVAL if self.reference() is not None else _NOTHING_SERVED_INTERVAL, self._interval)
 
     def reference(self) -> Worker | None:
         """A target that is ready; all that are ready have one model and vocabulary."""

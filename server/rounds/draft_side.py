@@ -140,10 +140,14 @@ class DraftSide:
         held = self._session.acknowledged if self._session is not None else 0
         return len(self._context.sequence) - held
 
-    def read(self) -> None:
-        """Have the worker read the context so far, in the background; does nothing if there is no worker to ask."""
+    def read(self, verify_seconds: list[float] | None = None) -> None:
+        """Have the worker read the context so far, in the background; does nothing if there is no worker to ask.
+
+        `verify_seconds`: by these a worker that chooses knows whether its model is worth reading it.
+        """
         if self.state == "reading" or not self._open():
             return
+        self._verify_seconds = verify_seconds
         self._waited = False
         self._reading = self._context.background.start(self._read())
 
@@ -249,7 +253,7 @@ class DraftSide:
             with session.worker.judged(proves=draft_tokens > 0):
                 return await self._exchange(session, draft_tokens, num_candidates, max_tokens, seconds)
         except SessionLost:
-            self.read()  # the context is too long to read again while the target waits
+            self.read(self._verify_seconds)  # the context is too long to read again while the target waits
             raise
         except WorkerFailure as failure:
             self._learn_from(failure, session.worker)
@@ -309,13 +313,13 @@ class DraftSide:
             or session.worker.tokenizer.model_id != own.draft
         ):
             own = None
-        auto = draft_tokens > 0 and num_candidates == 1 and self._draft_model == AUTO
-        chooses = auto and info is not None and info.capabilities.auto
+        auto = num_candidates == 1 and self._draft_model == AUTO and info is not None and info.capabilities.auto
+        chooses = auto and draft_tokens > 0
         ahead = self._ahead if draft_tokens and self._looks_ahead(session.worker) else Ahead()
         extends = self.extends and not chooses
         return {
             "draft_model": None if self._draft_model == AUTO and not chooses else self._draft_model,
-            "verify_seconds": self._verify_seconds if chooses else None,
+            "verify_seconds": self._verify_seconds if auto else None,
             "draft_tokens": draft_tokens,
             "lookahead_tokens": ahead.tokens,
             "prepared_tokens": ahead.most if extends else 0,

@@ -77,8 +77,9 @@ class RoundLoop:
             async for round_ in self._plain(self._remaining):
                 yield round_
             return
-        if self._plan(self._speculating).draft_tokens:
-            self._speculating.drafts.read()
+        first = self._plan(self._speculating)
+        if first.draft_tokens:
+            self._speculating.drafts.read(self._prices(first))
             yield await self._verify(Draft.none(), 0, 0)
         while not self._stopped:
             foreseen = self._target.foreseen()
@@ -88,7 +89,7 @@ class RoundLoop:
             plan = self._plan(self._speculating)
             if foreseen is not None:
                 yield await self._follow(self._speculating, foreseen, planned, plan)
-            elif plan.draft_tokens and await self._can_draft(self._speculating):
+            elif plan.draft_tokens and await self._can_draft(self._speculating, plan):
                 drafted = await self._draft_and_verify(self._speculating, plan)
                 if drafted is not None:
                     yield drafted
@@ -109,11 +110,15 @@ class RoundLoop:
         room = self._remaining - 1
         return replace(plan, draft_tokens=min(plan.draft_tokens, room), prepared_tokens=min(plan.prepared_tokens, room))
 
-    async def _can_draft(self, speculating: Speculating) -> bool:
+    def _prices(self, plan: RoundPlan) -> list[float] | None:
+        """What a worker that chooses is told of the target's times; None: it does not."""
+        return self._target.step_times.prices(plan.draft_tokens) if plan.worker_chooses else None
+
+    async def _can_draft(self, speculating: Speculating, plan: RoundPlan) -> bool:
         """Whether a draft may be asked for now; if not, starts what is missing."""
         drafts = speculating.drafts
         if drafts.state == "absent" or (drafts.state == "ready" and drafts.unread > READ_AHEAD):
-            drafts.read()
+            drafts.read(self._prices(plan))
         if drafts.state == "reading":
             patience = self._draft_seconds(speculating, 1) if speculating.patient else self._target.step_times.verify(1)
             await drafts.until_read(patience)
@@ -132,10 +137,8 @@ class RoundLoop:
         self._context.metrics.draft_tokens.observe(draft_tokens)
         self._context.metrics.candidates.observe(num_candidates)
         seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
-        steps = self._target.step_times
-        verify = steps.prices(draft_tokens) if plan.worker_chooses else None
         plan = replace(plan, draft_tokens=draft_tokens, prepared_tokens=prepared_tokens)
-        ahead = self._ahead(speculating, plan)
+        verify, ahead = self._prices(plan), self._ahead(speculating, plan)
         draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds, verify, ahead)
         if plan.worker_chooses and draft.planned == 0:
             speculating.planner.observe_nothing(draft.seconds, self._times(speculating))

@@ -15,8 +15,8 @@ from target_worker.runtime.generate import generate_job
 from target_worker.runtime.verify import verify_job
 from target_worker.strategies import STRATEGIES
 
-_GATHER_MS = 20
-"""Fifty rounds a second: smooth to read, while a token of a small model on llama.cpp takes a quarter of it."""
+_GATHER_MS = 50
+"""Some twenty rounds a second: no reader sees it, and a token of a small model on llama.cpp takes a sixth of that."""
 
 
 def load_target(

@@ -65,11 +65,11 @@ def generate_job(
 
 
 class Gathered:
-    """Tokens on their way out, one round for as many as are drawn within `seconds` of the round before.
+    """Tokens on their way out, in rounds of as many as come without one of them being held for more than `seconds`.
 
     A round costs worker, gateway and client more than a millisecond of computing, taken from the cores that a model on
-    a CPU needs itself: more than a tenth of a small one's token. The first token is sent at once, as is one that would
-    have to wait longer than `seconds` for the next, going by the time that the last one took.
+    a CPU needs itself: more than a tenth of a small one's token. The first token is sent at once; whether the next
+    would come in time is told by the time that the last one took.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Gathered:
         self._rounds = rounds
         self._seconds = seconds
         self._clock = clock
-        self._sent = self._drawn = -float("inf")
+        self._drawn = self._first = -float("inf")
         self._waiting: list[tuple[Cut, list[TokenLogprob] | None, int, VerifyTimings]] = []
 
     def add(self, cut: Cut, logprobs: list[TokenLogprob] | None, cached_tokens: int, took: VerifyTimings) -> None:
@@ -91,8 +91,9 @@ class Gathered:
         self._waiting.append((cut, logprobs, cached_tokens, took))
         now = self._clock()
         step, self._drawn = now - self._drawn, now
-        if cut.stop_reason is not None or now + step - self._sent > self._seconds:
-            self._sent = now
+        if len(self._waiting) == 1:
+            self._first = now
+        if cut.stop_reason is not None or now + step - self._first > self._seconds:
             self.send()
 
     def send(self) -> None:

@@ -126,6 +126,31 @@ async def test_a_model_that_is_not_worth_its_time_reads_no_prompts_and_is_seldom
 
 
 @async_test
+async def test_a_model_that_could_not_pay_if_it_were_always_right_reads_nothing_and_draws_once_in_48_asks() -> None:
+    runner = FakeRunner(8)
+    async with drafter(runner, pass_seconds=0.012) as worker:
+        dear = [0.030, 0.054, 0.073, 0.105, 0.128]  # two cores, the 0.5B for the 1.5B
+        read = {"ids": [21, 12, 24, 2, 8], "draft_tokens": 0, "sampling": NO_STOP}
+        passes = len(runner.passes)
+        await worker.draft(**read, session_id="a", verify_seconds=dear)
+        assert len(runner.passes) == passes
+        drawn = []
+        for number in range(60):
+            answer = await worker.draft(
+                ids=[20, 11, 23, 9],
+                session_id="b",
+                round=number,
+                draft_model=AUTO,
+                verify_seconds=dear,
+                sampling=NO_STOP,
+            )
+            drawn += [number] if answer["candidates"] else []
+        assert drawn == [48], "or it would never be known that a machine is another one now"
+        await worker.draft(**read, session_id="c", verify_seconds=CHEAP[:5])
+        assert len(runner.passes) == passes + 2, "a slow target makes it worth trying"
+
+
+@async_test
 async def test_every_token_of_a_mixed_draft_has_the_q_it_was_drawn_from() -> None:
     async with drafter() as worker:
         answer = await worker.draft(

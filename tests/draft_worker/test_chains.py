@@ -14,7 +14,7 @@ import torch
 from config.workers import DraftWorkerConfig
 from draft_worker import lookahead
 from draft_worker.app import create_app
-from draft_worker.outcomes import BONUS, Guess
+from draft_worker.outcomes import BONUS, Ahead, Guess
 from draft_worker.plans import DrawSeconds
 from engines.runtime.rows import Row
 from engines.runtime.runner import ChainRow
@@ -165,5 +165,59 @@ def test_what_is_prepared_by_chains_is_what_is_drawn(
                 assert lengths == ([] if number else [5]) + [4, 2]
                 held = len(ids) + 5
                 ids = [*prompt, *text[: place + 6]]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("sampling", [SAMPLINGS[0], SAMPLINGS[1], SAMPLINGS[2]], ids=str)
+def test_other_outcomes_are_prepared_by_chains_that_go_back(
+    model: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
+) -> None:
+    """Whatever comes true, what was prepared for it is what is drawn there; and the draft's place has a runner-up."""
+
+    def laid(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
+        return [Guess(place, rank, 5, in_turn=True) for place, rank in ((BONUS, 0), (3, 0), (0, 0), (BONUS, 1), (1, 0))]
+
+    seen: list[Ahead] = []
+
+    def noted(*args: Any, **named: Any) -> Ahead:
+        seen.append(Ahead(*args, **named))
+        return seen[-1]
+
+    monkeypatch.setattr(lookahead, "laid_out", laid)
+    monkeypatch.setattr(lookahead, "Ahead", noted)
+    monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: 0.0)
+    monkeypatch.setattr(lookahead, "_smoothed", lambda old, new: 30.0)
+    prompt = [7, 9, 11, 13]
+
+    async def scenario() -> None:
+        config = DraftWorkerConfig(
+            model=str(model), device="cpu", dtype="float32", threads=1, context_length=128, slots=4, chains="on"
+        )
+        async with running(create_app(config)) as client:
+
+            async def draft(ids: list[int], session: str, **fields: Any) -> Any:
+                asked = request(
+                    ids, fields.pop("held", 0), sampling=sampling | {"ignore_eos": True}, session_id=session,
+                    num_prompt_tokens=len(prompt), max_tokens=64, deadline_ms=20_000, draft_tokens=5, **fields,
+                )  # fmt: skip
+                answer = (await client.post("/v1/draft", json=asked)).json()
+                while "tandem_draft_lookahead_running 0.0" not in (await client.get("/metrics")).text:
+                    await pause()
+                return answer["candidates"][0]["token_ids"], answer["source"]
+
+            ids, held = list(prompt), 0
+            for number, chosen in enumerate([None, 1, 0, 4, 2, 3, 0]):
+                if chosen is not None:
+                    branch = seen[-1].branches[chosen]
+                    held, ids = len(ids) + branch.at, [*ids, *seen[-1].drafted[: branch.at], branch.tokens[0]]
+                tokens, source = await draft(ids, "ahead", held=held, round=number, lookahead_tokens=5)
+                alone, _ = await draft(ids, "alone", round=number)
+                assert tokens == alone
+                assert source == ("model" if chosen is None else "cache")
+                branches = seen[-1].branches
+                assert [branch.at for branch in branches] == [5, 3, 0, 5, 1]
+                assert [len(branch.tokens) for branch in branches] == [6] * 5
+                assert all(branch.tokens[0] != seen[-1].drafted[branch.at] for branch in branches if branch.at < 5)
 
     asyncio.run(scenario())

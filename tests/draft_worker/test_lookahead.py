@@ -14,7 +14,7 @@ import pytest
 from draft_worker import lookahead as lookahead_module
 from draft_worker.auto import Auto
 from draft_worker.fan_out import GuessRates, laid_out, likeliest, worths
-from draft_worker.outcomes import BONUS, Branch, Guess
+from draft_worker.outcomes import BONUS, Ahead, Branch, Guess
 from draft_worker.plans import DrawSeconds
 from engines.runtime.rows import Row
 from testing.fakes.runner import FakeRunner
@@ -101,15 +101,18 @@ async def test_a_single_outcome_grows_where_the_draft_stands(
         assert not any(row.parents is not None for rows in worker.runner.passes for row in rows)
 
 
+@pytest.mark.parametrize("kept", [True, False])
 @async_test
-async def test_a_single_outcome_takes_a_row_a_pass_but_now_and_then_all_places_are_looked_at(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_single_outcome_takes_a_row_a_pass_but_unknown_places_are_looked_at_now_and_then(
+    kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
         return [replace(guess, tokens=len(worth)) for _, guess in outcomes if guess.place == BONUS][:1]
 
     monkeypatch.setattr(lookahead_module, "laid_out", chain)
     monkeypatch.setattr(lookahead_module, "_LOOK_ROUND", 2)
+    if not kept:
+        nothing_is_kept(monkeypatch)
     async with drafter() as worker:
         for number, context in enumerate((PROMPT, [*PROMPT, 7])):
             worker.runner.passes.clear()
@@ -118,7 +121,54 @@ async def test_a_single_outcome_takes_a_row_a_pass_but_now_and_then_all_places_a
             )
             await prepared(worker)
             fed = [sum(len(row.token_ids) for row in rows) for rows in worker.runner.passes]
-            assert fed[3:] == ([1, 1, 1, 1] if number == 0 else [4, 1, 1, 1])
+            assert fed[3:] == ([1, 1, 1, 1] if kept or number == 0 else [4, 1, 1, 1])
+
+
+def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of what drawing knows of a draft's places, as where an engine draws it without the host."""
+    begin = lookahead_module.Lookahead.begin
+    monkeypatch.setattr(lookahead_module.Lookahead, "begin", lambda *args: begin(*args[:5]))
+
+
+@pytest.mark.parametrize("fields", [{}, {"want_q": True}], ids=["deterministic", "probabilistic"])
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
+@async_test
+async def test_guesses_from_drawing_are_those_of_a_pass_over_the_draft_and_spare_it(
+    sampling: dict[str, Any], fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the draft was drawn, was prepared, or was prepared in part."""
+    seen: list[Ahead] = []
+
+    def noted(*args: Any, **named: Any) -> Ahead:
+        seen.append(Ahead(*args, **named))
+        return seen[-1]
+
+    def laid(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
+        """As many guesses at each place, whatever has been learned of them."""
+        return [Guess(place, rank, 2 if place == BONUS else 3) for place in (BONUS, 0, 1, 2) for rank in range(3)]
+
+    monkeypatch.setattr(lookahead_module, "Ahead", noted)
+    monkeypatch.setattr(lookahead_module, "laid_out", laid)
+
+    def told() -> list[Any]:
+        found = [
+            (one.likely, {(branch.at, *branch.tokens): [top.token_ids for top in branch.q] for branch in one.branches})
+            for one in seen
+        ]
+        seen.clear()
+        return found
+
+    async with drafter(FakeRunner(logits=blended(0.3))) as worker, target() as judge:
+        asked: dict[str, Any] = {"session_id": "a", "lookahead_tokens": 3, **fields}
+        one = await generate(worker, judge, sampling, 16, **asked)
+        from_drawing, passes = told(), len(worker.runner.passes)
+        assert {"cache", "model"} <= set(one[1])
+        nothing_is_kept(monkeypatch)
+        other = await generate(worker, judge, sampling, 16, **asked | {"session_id": "b"})
+        assert other == one
+        assert told() == from_drawing
+        assert all(len(likely) == 4 and all(likely) for likely, _ in from_drawing)
+        assert passes < len(worker.runner.passes) - passes
 
 
 @async_test
@@ -285,7 +335,9 @@ async def test_what_a_copy_goes_on_with_does_not_decide_what_is_prepared(monkeyp
     """It follows from drafted tokens, which may be discarded: under `probabilistic` that would bias the text."""
     planned = []
     monkeypatch.setattr(
-        lookahead_module.Lookahead, "begin", lambda self, asked, drafted, length, usual: planned.append((length, usual))
+        lookahead_module.Lookahead,
+        "begin",
+        lambda self, asked, drafted, length, usual, places: planned.append((length, usual)),
     )
     monkeypatch.setattr(
         Auto, "_extend", lambda self, asked, plan, choices, costs, found: replace(found, planned=9, extended=6)
@@ -443,6 +495,35 @@ def test_time_goes_where_it_brings_most() -> None:
     assert tokens(more_than_one_cost, 0.21) == [(BONUS, 4)], "as a small model on a CPU: no straight line"
     rows_cost_little = lambda rows: 0.009 + 0.001 * rows  # noqa: E731
     assert [place for place, _ in tokens(rows_cost_little, 0.1)] == [BONUS, 0, 2]
+
+
+def test_where_places_are_known_outcomes_grow_in_the_first_pass_but_those_that_follow_the_draft() -> None:
+    outcomes = [(0.5, Guess(BONUS, 0)), (0.2, Guess(0, 0)), (0.1, Guess(2, 0))]
+
+    def tokens(time: float, known: bool) -> list[tuple[int, int]]:
+        found = laid_out(outcomes, 4, [0.01] * 4, 128, lambda rows: 0.01, time, lambda tokens: 1.0, known)
+        return [(guess.place, guess.tokens) for guess in found]
+
+    assert tokens(0.035, known=False) == [(BONUS, 2), (0, 2), (2, 2)]
+    assert tokens(0.035, known=True) == [(BONUS, 2), (0, 3), (2, 3)]
+    assert tokens(0.015, known=True) == [(0, 1), (2, 1)]
+    assert tokens(0.015, known=False) == [(BONUS, 1)], "one at least"
+
+
+def test_chains_prepare_as_many_outcomes_as_there_is_time_for_one_after_the_other() -> None:
+    outcomes = [(0.5, Guess(BONUS, 0)), (0.1, Guess(0, 0)), (0.06, Guess(BONUS, 1)), (0.05, Guess(2, 0))]
+
+    def told(time: float, known: bool = True, rows: float = 0.0) -> list[tuple[int, int, int]]:
+        seconds = lambda count: 0.01 + rows * count  # noqa: E731
+        drawing = lambda tokens: 0.002 * tokens  # noqa: E731
+        found = laid_out(outcomes, 4, [0.002] * 4, 128, seconds, time, drawing, known, chains=True)
+        return [(guess.place, guess.rank, guess.tokens) for guess in found]
+
+    assert told(0.0105) == [(BONUS, 0, 4)]
+    assert told(0.019) == [(BONUS, 0, 4), (0, 0, 4)]
+    assert told(0.035) == [(BONUS, 0, 4), (0, 0, 4), (BONUS, 1, 4), (2, 0, 4)]
+    assert told(0.035, known=False) == [(BONUS, 0, 4)]
+    assert told(0.035, rows=0.004) == [(BONUS, 0, 4)], "the draft would have to be read again for less than it brings"
 
 
 def test_a_whole_draft_for_the_next_outcome_comes_before_a_token_more_for_the_first() -> None:

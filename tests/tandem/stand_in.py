@@ -51,6 +51,8 @@ def main() -> None:
     logging.info("quiet line")
     logging.warning("early warning")
     logging.error("loud line")
+    if Handler.mode == "silent":
+        signal.pause()
     HTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,7 +19,13 @@ def main() -> None:
         label, port, mode = spec.split(":")
         command = (sys.executable, str(STAND_IN), port, mode)
         services.append(ChildService(label, "127.0.0.1", int(port), f"--{label}-port", command))
-    supervisor = Supervisor(services, Console(stderr=True), drain_seconds=0.5, grace_seconds=float(sys.argv[2]))
+    supervisor = Supervisor(
+        services,
+        Console(stderr=True),
+        drain_seconds=0.5,
+        grace_seconds=float(sys.argv[2]),
+        cores=int(os.environ.get("CORES", "3")),
+    )
     sys.exit(supervisor.run(float(sys.argv[1]), lambda: print("announced", flush=True)))
 
 

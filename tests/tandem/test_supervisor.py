@@ -28,7 +28,14 @@ def free_port() -> int:
 class Up:
     """A running Supervisor over stand-ins, one for each mode."""
 
-    def __init__(self, *modes: str, ready_timeout: float = WAIT, grace: float = 5.0, ports: list[int] | None = None):
+    def __init__(
+        self,
+        *modes: str,
+        ready_timeout: float = WAIT,
+        grace: float = 5.0,
+        ports: list[int] | None = None,
+        cores: int = 3,
+    ):
         self.ports = ports or [free_port() for _ in modes]
         names = ("target", "draft", "gateway")
         specs = [f"{name}:{port}:{mode}" for name, port, mode in zip(names, self.ports, modes, strict=False)]
@@ -37,7 +44,7 @@ class Up:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            env={**os.environ, "PYTHONPATH": str(ROOT), "CORES": str(cores)},
         )
         self.family: list[psutil.Process] = []
 
@@ -110,6 +117,24 @@ def test_a_child_that_dies_while_loading_is_named_with_its_reason(started: list[
     assert code == 1
     assert "the draft process ended with exit code 3" in said
     assert "no such model: nowhere" in said
+
+
+@pytest.mark.parametrize(("cores", "begun"), [(1, ["target"]), (2, ["target", "draft"])])
+def test_no_more_start_at_once_than_there_are_cores(started: list[Up], cores: int, begun: list[str]) -> None:
+    up = Up("silent", "silent", "silent", ready_timeout=3.0, cores=cores)
+    started.append(up)
+    code, said = up.finish()
+    assert code == 1
+    assert "not ready after 3 seconds: target, draft, gateway" in said
+    assert [name for name in ("target", "draft", "gateway") if f"{name:8}| ERROR loud line" in said] == begun
+
+
+def test_the_next_one_starts_once_the_first_answers(started: list[Up]) -> None:
+    up = Up("loading", "ready", "ready", ready_timeout=3.0, cores=1)
+    started.append(up)
+    _, said = up.finish()
+    assert "not ready after 3 seconds: target\n" in said
+    assert "gateway | ERROR loud line" in said
 
 
 def test_a_traceback_is_shown_whole(started: list[Up]) -> None:

@@ -51,15 +51,15 @@ def sizes(steps_ms: list[float], gather_ms: float) -> list[int]:
     return [len(round_.token_ids) for round_ in sent(steps_ms, gather_ms)]
 
 
-def test_what_is_drawn_within_the_time_is_one_round_and_the_first_token_waits_for_nothing() -> None:
-    assert sizes([900, 5, 5, 5, 5, 5, 5, 5, 5], 21) == [1, 4, 4]
+def test_what_comes_before_a_token_has_waited_too_long_is_one_round_and_the_first_token_waits_for_nothing() -> None:
+    assert sizes([900, 5, 5, 5, 5, 5, 5, 5, 5], 16) == [1, 4, 4]
+    assert sizes([900, 30, 30, 30, 30], 50) == [1, 2, 2]
     assert sizes([900, 5, 5, 5], 0) == [1, 1, 1, 1]
 
 
 def test_a_token_is_not_held_if_the_next_would_come_too_late() -> None:
-    assert sizes([900, 12, 12, 12], 20) == [1, 1, 1, 1]
-    assert sizes([900, 30, 30], 20) == [1, 1, 1]
-    assert sizes([900, 5, 30, 5, 5, 5, 5], 19) == [1, 2, 3]
+    assert sizes([900, 21, 21, 21], 20) == [1, 1, 1, 1]
+    assert sizes([900, 5, 30, 5, 5, 5, 5], 12) == [1, 2, 3]
 
 
 def test_the_last_token_ends_a_round_and_nothing_is_lost() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from basics.names import OnOffAuto
@@ -21,6 +23,8 @@ _PLAIN_TOKENS = 4
 """A stretch of plain decoding counts as so many rounds without lookahead, of a token each."""
 _FIRST_REST = 64
 _LONGEST_REST = 1024
+_MANY = 3
+"""Requests of a pair at a time whose lookahead is decided for all of them together."""
 
 
 @dataclass(slots=True)
@@ -49,6 +53,9 @@ class LookaheadChoice:
     """
 
     mode: OnOffAuto = "auto"
+    streams: int = 1
+    """Requests at a time. What is prepared for one costs the others, too: so all of them are of one kind, for blocks as
+    much longer, and rounds that began beside those of the other kind say nothing."""
     _kinds: dict[bool, _Kind] = field(default_factory=lambda: {True: _Kind(), False: _Kind()})
     _brought: dict[int, Average] = field(default_factory=dict)
     _current: bool = False
@@ -87,18 +94,20 @@ class LookaheadChoice:
         Rounds between the kinds must not be passed.
         """
         self._brought.setdefault(asked, Average(0.02)).add(emitted)
-        self._kinds[ahead].add(asked, seconds)
+        beside = self.streams if self.streams > 1 else 0
+        if not beside or (ahead == self._current and self._in_block >= beside):
+            self._kinds[ahead].add(asked, seconds)
         if ahead != self._current:
             return
         self._in_block += 1
-        preferred = self.pays
+        preferred, block = self.pays, _BLOCK * self.streams + beside
         if preferred is None:
-            if self._in_block >= _BLOCK:
+            if self._in_block >= block:
                 self._turn()
         elif ahead == preferred:
-            if self._in_block >= self._rest:
+            if self._in_block >= self._rest * self.streams:
                 self._turn()
-        elif self._in_block >= _BLOCK:
+        elif self._in_block >= block:
             self._rest = min(2 * self._rest, _LONGEST_REST)
             self._turn()
 
@@ -110,3 +119,35 @@ class LookaheadChoice:
         kind = self._kinds[ahead]
         tokens = sum(weight * self._brought[asked].value for asked, weight in kind.asked.items())
         return tokens / max(kind.seconds, 1e-9)
+
+
+@dataclass(slots=True)
+class SharedLookahead:
+    """A pair's choice for one request at a time, and that for many: these are decided by times with `on`, too."""
+
+    mode: OnOffAuto = "auto"
+    streams: int = 0
+    """Requests of the pair that are being served."""
+    _alone: LookaheadChoice = field(init=False)
+    _among_many: LookaheadChoice = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._alone = LookaheadChoice(self.mode)
+        self._among_many = LookaheadChoice("off" if self.mode == "off" else "auto")
+
+    @property
+    def choice(self) -> LookaheadChoice:
+        """The one that counts now."""
+        if self.streams < _MANY:
+            return self._alone
+        self._among_many.streams = self.streams
+        return self._among_many
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """One more request."""
+        self.streams += 1
+        try:
+            yield
+        finally:
+            self.streams -= 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -89,4 +90,8 @@ class Planner(Protocol):
 
     def observe_ahead(self, used: bool) -> None:
         """What came of a round after one with which a verification was to be sent ahead."""
+        ...
+
+    def serving(self) -> AbstractContextManager[None]:
+        """To be held while the request is served."""
         ...

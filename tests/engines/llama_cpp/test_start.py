@@ -45,6 +45,14 @@ def test_truncated_anywhere(file: Path, tmp_path: Path) -> None:
             load(short)
 
 
+def test_threads_of_a_large_model_wait_awake_for_longer(file: Path, tmp_path: Path) -> None:
+    large = tmp_path / "large.gguf"
+    with large.open("wb") as stream:
+        stream.truncate(2**30)
+    assert loading.spins("SmolLM2-135M-Instruct") == loading.spins(str(file)) < loading.spins(str(large))
+    assert loading.spins(str(tmp_path)) == loading.spins(str(large))
+
+
 def test_not_a_gguf(tmp_path: Path) -> None:
     other = tmp_path / "other.gguf"
     other.write_bytes(b"PK" * 500)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -146,3 +148,18 @@ def test_rows_with_edited_logits_and_long_tails_are_not_taken(
 def test_a_row_that_does_not_fit_is_refused(runner: Runner, chains: ChainRunner) -> None:
     with pytest.raises(ValueError, match="outside the model's"):
         chains.run([chain(0, [*context(5, 8), 100_000], SAMPLINGS[0], 2)])
+
+
+def test_the_runner_up_is_what_would_be_drawn_without_the_token(runner: Runner, chains: ChainRunner) -> None:
+    for number, sampling in enumerate(SAMPLINGS[:2]):
+        ids, kept = context(20, 5 + number), list[torch.Tensor | int]()
+        runner.forward([Row(number, 0, ids[:-1], logits_from=19)])
+        (tokens,) = chains.run([replace(chain(number, ids, sampling, 4), kept=kept)])
+        assert len(kept) == len(tokens) == 4
+        for place, second in enumerate(kept):
+            text = [*ids, *tokens[:place]]
+            row = row_after(text, sampling)
+            (logits,) = runner.forward([Row(number, 0, text, logits_from=len(text) - 1)])
+            logits = logits.clone()
+            logits[0, tokens[place]] = -torch.inf
+            assert second == int(draw(process(logits, [row]), [row]))

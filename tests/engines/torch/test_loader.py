@@ -404,6 +404,8 @@ def test_environment_is_set_before_torch_only(monkeypatch: pytest.MonkeyPatch) -
     assert os.environ["OMP_NUM_THREADS"] == "3"
     assert os.environ["OMP_WAIT_POLICY"] == "PASSIVE"
     assert os.environ["GOMP_SPINCOUNT"] == "300"
+    prepare_environment(spins=700)
+    assert os.environ["GOMP_SPINCOUNT"] == "300", "what is set stays"
     assert "MKL_CBWR" not in os.environ
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     monkeypatch.setattr(environment, "has_avx512", lambda: False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,20 @@ def test_chains_draw_what_single_tokens_draw(tmp_path: Path, cut: bool, tail: in
     on = chains.run([chain(0, ids, SAMPLINGS[0], 3, 1)])
     assert on == [token_by_token(runner, 0, ids, SAMPLINGS[0], 3, 1)]
     assert [len(tokens) for tokens in chains.run([chain(*one) for one in asked])] == [7, 6, 5, 4]
+
+
+def test_a_chain_keeps_the_logits_that_its_tokens_were_drawn_from(tmp_path: Path) -> None:
+    runner = make_runner(tmp_path, "llama", {}, cut=True)
+    passes = runner.short_passes = ShortPasses(runner.model, runner.cache)
+    ids, kept = context(20, 3), list[torch.Tensor]()
+    read(runner, 0, ids, 1)
+    asked = chain(0, ids, SAMPLINGS[0], 4, 1)
+    (tokens,) = ShortChains(runner, passes).run([replace(asked, kept=kept)])
+    whole = torch.stack(kept)
+    assert whole.argmax(-1).tolist() == tokens
+    fed = enumerate([ids[-1], *tokens[:-1]], start=19)
+    expected = torch.cat([runner.forward([Row(0, place, [token])])[0] for place, token in fed])
+    assert torch.equal(whole, expected)
 
 
 def test_a_chain_ends_with_its_slot_and_with_what_can_not_be_drawn(

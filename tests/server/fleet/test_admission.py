@@ -124,3 +124,18 @@ def test_a_worker_that_is_loading_is_waited_for() -> None:
             assert tokens(await collect(fleet, request())) == expected()
 
     asyncio.run(main())
+
+
+def test_workers_are_looked_at_often_as_long_as_nothing_is_served() -> None:
+    async def main() -> None:
+        target, draft = FakeWorker("target"), FakeWorker("draft")
+        async with fleet_over([target], [draft], probe_interval_seconds=2.0) as fleet:
+            pause = fleet._admission.pause
+            target_there, draft_there = fleet.workers
+            assert (pause(target_there), pause(draft_there)) == (2.0, 2.0)
+            draft_there.missed("for a try")
+            assert pause(draft_there) == 0.5
+            target_there.missed("for a try")
+            assert pause(target_there) == pause(draft_there) < 0.2
+
+    asyncio.run(main())

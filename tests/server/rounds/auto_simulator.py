@@ -33,9 +33,11 @@ MODEL_IS_RIGHT = {
     "quotation": 0.7,
     "chat": 0.7,
     "warm chat": 0.52,
+    "mild chat": 0.45,
     "other": 0.0,
 }
-"""`chat` and `warm chat`: the bundled draft's at temperature 0 and 0.7; in `other` it is always wrong."""
+"""`chat` and `warm chat`: the bundled draft's at temperature 0 and 0.7; in `mild chat` it hardly pays, in `other` it is
+always wrong."""
 KINDS: dict[str, list[str]] = {
     "prose": ["prose"] * 8,
     "code": ["code"] * 8,
@@ -61,6 +63,8 @@ class Machine:
     fixed: float = 0.002
     per_token: float = 0.003
     per_read: float = 0.0
+    read_delay: float = 0.0
+    """By which an id of the prompt that the model reads delays a target on the same cores."""
     network: float = 0.0
     noise: float = 0.05
     busy_until: float = 0.0
@@ -145,7 +149,16 @@ class ScriptedModel:
 class Day:
     """Requests one after the other, all by one drafter (or `auto`), whose estimates live on."""
 
-    def __init__(self, drafter: str, most: int, machine: Machine, seed: int, with_model: bool = True) -> None:
+    def __init__(
+        self,
+        drafter: str,
+        most: int,
+        machine: Machine,
+        seed: int,
+        with_model: bool = True,
+        draw_seconds: float | None = None,
+    ) -> None:
+        """`draw_seconds`: what the model's engine says that a token takes."""
         self.machine = machine
         self.drafter = drafter
         self._most = most
@@ -162,7 +175,7 @@ class Day:
             assert isinstance(made, Copier)
             self._copiers[kind.source] = made
         model: Any = self._model if with_model else None
-        self._auto = Auto(list(self._copiers.values()), model, None, lambda: machine.now)
+        self._auto = Auto(list(self._copiers.values()), model, None, lambda: machine.now, draw_seconds)
         self._pair = PairState()
         self._times = Times(StepTimes(machine.curve()), DraftTimes([]))
 
@@ -173,9 +186,10 @@ class Day:
         chooses = self.drafter == AUTO
         planner = AdaptivePlanner(self._pair, 5, self._most, 1, worker_chooses=chooses)
         session: Session[Memory] = Session("s", None, {}, list(text.ids[: text.prompt]))
-        reading = Asked(_request(0, []), session, 0, 0.0)
-        self._model.read = text.prompt if self._auto.to_be_read(reading) else 0  # meanwhile the target reads, too
         began = machine.now
+        reading = Asked(_request(0, times.steps.prices(self._most)), session, 0, 0.0)
+        self._model.read = text.prompt if self._auto.to_be_read(reading) else 0  # meanwhile the target reads, too
+        machine.take(machine.read_delay * self._model.read)
         while (done := len(session.ids)) < len(text.ids):
             left = len(text.ids) - done
             plan = planner.plan(times)

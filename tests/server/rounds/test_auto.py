@@ -13,7 +13,7 @@ import pytest
 from basics.names import AUTO
 from protocol.messages import Grammar
 from testing.fakes.worker import FakeWorker
-from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
+from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
 from tests.server.rounds.auto_simulator import KINDS, SINGLES, tokens_per_second
 
 
@@ -72,6 +72,14 @@ def test_a_worker_that_can_chooses() -> None:
         assert set(asked_of(choosing(FakeWorker("draft")), adaptive=True, draft_model=draft_model)) == {(AUTO, True)}
 
 
+def test_a_worker_that_can_choose_learns_the_targets_times_before_it_reads_a_prompt() -> None:
+    for worker, told in ((choosing(FakeWorker("draft")), True), (FakeWorker("draft"), False)):
+        asked_of(worker, adaptive=True)
+        reads = [call for _, call in worker.calls if not call.draft_tokens]
+        assert reads
+        assert {(call.draft_model, call.verify_seconds is not None) for call in reads} == {(None, told)}
+
+
 def test_what_is_known_of_free_text_does_not_count_under_a_grammar() -> None:
     async def main() -> None:
         async with fleet_over([FakeWorker("target")], [choosing(FakeWorker("draft"))]) as fleet:
@@ -79,6 +87,22 @@ def test_what_is_known_of_free_text_does_not_count_under_a_grammar() -> None:
             for one in (free, free, replace(free, grammar=Grammar(type="json_object", value="", start=0))):
                 assert tokens(await collect(fleet, one)) == expected()
             assert len(fleet._pairs) == 2
+
+    asyncio.run(main())
+
+
+def test_what_is_learnt_while_the_draft_worker_loads_is_kept() -> None:
+    async def main() -> None:
+        draft = choosing(FakeWorker("draft"))
+        draft.loaded = False
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
+            assert tokens(await collect(fleet, request(adaptive=True))) == expected()
+            assert not draft.calls
+            draft.loaded = True
+            await until(lambda: fleet.ready()[1].count(": ready (") == 2)
+            assert tokens(await collect(fleet, request(adaptive=True))) == expected()
+            assert any(call.draft_model == AUTO for _, call in draft.calls)
+            assert len(fleet._pairs) == 1
 
     asyncio.run(main())
 

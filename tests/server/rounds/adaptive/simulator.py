@@ -9,7 +9,7 @@ from random import Random
 from basics.names import OnOffAuto
 from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.lookahead import LookaheadChoice
+from server.rounds.adaptive.lookahead import SharedLookahead
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
 from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
 
@@ -172,7 +172,7 @@ def adaptive(
 
 
 def with_lookahead(mode: OnOffAuto) -> AdaptivePlanner:
-    return adaptive(PairState(lookahead=LookaheadChoice(mode)))
+    return adaptive(PairState(lookahead=SharedLookahead(mode)))
 
 
 def speed_up(world: World, arrivals: list[float], first: int, last: int) -> float:
