@@ -34,7 +34,7 @@ from draft_worker.plans import (
     extended,
     speed_of,
 )
-from draft_worker.yields import DRAWN, GREEDY, Kind, Yields, match_class
+from draft_worker.yields import DRAWN, GREEDY, OTHERS_STRENGTH, Kind, Yields, match_class
 from protocol.messages import DraftPart
 from protocol.target_rounds import is_greedy
 
@@ -180,7 +180,7 @@ class Auto:
     def _choices_of(self, asked: Asked) -> _Choices:
         choices: _Choices | None = asked.session.state.get(AUTO)
         if choices is None:
-            choices = asked.session.state[AUTO] = _Choices(Yields(strength=6.0, prior=self._yields))
+            choices = asked.session.state[AUTO] = _Choices(Yields(OTHERS_STRENGTH, self._yields))
         return choices
 
     def _settle(self, asked: Asked) -> _Choices:

@@ -92,10 +92,18 @@ def laid_out(
     """
     one = max(seconds(1), 1e-6)
     again = seconds(planned + 1)
-    tree = _tree(outcomes, planned, worth[:most], most, cache(seconds), time - again, known)
-    # If none of a tree's outcomes comes, the draft has to be read again before anything is drawn.
-    missed = 1.0 - sum(chance for chance, _ in tree)
-    saved = sum(chance * sum(worth[: guess.tokens]) for chance, guess in tree) - missed * max(0.0, again - one)
+    trees = [
+        _tree(outcomes, planned, worth[:most], most, cache(seconds), time - again, known, whole)
+        for whole in (False, True)
+    ]
+
+    def saves(tree: list[tuple[float, Guess]]) -> float:
+        """If none of its outcomes comes, the draft has to be read again before anything is drawn."""
+        missed = 1.0 - sum(chance for chance, _ in tree)
+        return sum(chance * sum(worth[: guess.tokens]) for chance, guess in tree) - missed * max(0.0, again - one)
+
+    tree = max(trees, key=saves)
+    saved = saves(tree)
     for chance, guess in outcomes:
         if guess.place == BONUS and (guess.rank == 0 or not chains):
             tokens = min(len(worth), most)
@@ -145,8 +153,13 @@ def _tree(
     seconds: Callable[[int], float],
     left: float,
     known: bool,
+    whole: bool,
 ) -> list[tuple[float, Guess]]:
-    """The next token always goes to the outcome where a second of preparing brings most, as long as all fits."""
+    """The next token always goes to the outcome where a second of preparing brings most, as long as all fits.
+
+    `whole`: the likeliest outcome comes first, with all its tokens. For what is added to passes at little cost can take
+    the time of the last one.
+    """
     places = [planned if guess.place == BONUS else guess.place for _, guess in outcomes]
     firsts = [0 if known and guess.place != BONUS else 1 for _, guess in outcomes]
     """The pass in which an outcome gets its first token."""
@@ -173,6 +186,8 @@ def _tree(
         if not growing:
             break
         best = max(growing, key=lambda index: outcomes[index][0] * worth[depths[index]] / costs[index])
+        if whole and 0 in growing:
+            best = 0
         left -= costs[best]
         more = max(0, lowest - places[best])
         lowest -= more

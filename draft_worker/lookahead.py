@@ -43,6 +43,8 @@ _MOST_CALLS = 1
 _LOOK_ROUND = 16
 """Every so many preparations all places are looked at, so that what guesses are worth there stays known."""
 _SMOOTHING = 0.2
+_MOST_KEPT_BYTES = 16 * 2**20
+"""Logits of prepared tokens that a session keeps until its next call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,8 @@ class Lookahead:
         """Of tokens that an engine with chains draws in a row."""
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        vocabulary = engine.model.info.vocabulary
+        self._most_kept = _MOST_KEPT_BYTES // (4 * vocabulary.logits_size) if vocabulary is not None else 0
 
     @property
     def running(self) -> int:
@@ -213,6 +217,7 @@ class Lookahead:
         everywhere = self._begun % _LOOK_ROUND == 0
         ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q, everywhere, chains, known=known)
         ahead.places = [*places, *[None] * len(drafted)][: len(drafted)] if known else []
+        ahead.most_kept = self._most_kept
         if gap is not None:
             ahead.time = lambda rows: time.perf_counter() + self._seconds.of(rows) <= began + gap
             ahead.time_to_draw = lambda tokens: time.perf_counter() + self._drawing.of(tokens) <= began + gap

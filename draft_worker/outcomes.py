@@ -47,6 +47,8 @@ class Branch:
     depth: int
     stopped: bool = False
     done: bool = False
+    keeps: bool = False
+    """Whether `places` is to have the logits."""
     q: list[TopK] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
 
@@ -64,6 +66,7 @@ class Ahead:
     rows, none of which should be under way when the session's next call comes. With `chains` the engine may draw up to
     MOST_CHAINED tokens in a row at once, for which there is `time_to_draw`. `places` is what drawing has found out of
     those of the draft; with `known` enough to guess from, so that only what follows the draft has to be computed.
+    The logits of `most_kept` tokens may be kept, those of the branches that come first.
     `likely` are, for each place, the tokens that were guessed, at most `most_guesses`, none where nothing was looked
     for; `everywhere`: look at all places, whatever is prepared. `passes` are what passes took: rows and seconds;
     `draws` what drawing in a row took: tokens and seconds.
@@ -79,6 +82,7 @@ class Ahead:
     time_to_draw: Callable[[int], bool] = lambda tokens: True
     places: Sequence[Place] = ()
     known: bool = False
+    most_kept: int = 0
     likely: list[list[int]] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     passes: list[tuple[int, float]] = field(default_factory=list)
@@ -105,6 +109,9 @@ class Ahead:
                 token_id = self.likely[place][guess.rank]
                 if token_id not in stops:
                     branches.append(Branch(place, [token_id], depth))
+        for branch in branches:
+            branch.keeps = self.most_kept >= branch.depth - 1
+            self.most_kept -= branch.depth - 1
         self.branches = [*self.branches, *branches]
         self._begun = len(self.likely)
 

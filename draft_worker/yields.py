@@ -13,6 +13,12 @@ Kind = tuple[str, int]
 GREEDY, DRAWN = 0, 8
 """A model agrees with its target more often where both take the likeliest token."""
 _FADING = 0.97
+_LESS_WRONG = 0.78
+"""A copy that was right so far is the less likely to be wrong, the longer: from one group of positions to the next 0.78
+times as likely on code and prose, 0.63 on edited files (this project's own, prompt lookup, matches of 2 to 8)."""
+OTHERS_STRENGTH = 3.0
+"""Tokens that what other sessions earned counts as much as in a new one: one that quotes its prompt says little of one
+that doesn't. With 6, `auto` was 0.9 times as fast as the model alone on code at temperature 0.7 after quotations."""
 _FIRST_OF_CLASS = (0.55, 0.35, 0.45, 0.6, 0.75, 0.85, 0.92, 0.99, 0.55)
 
 
@@ -38,8 +44,8 @@ class _Counts:
 class Yields:
     """Beta posteriors by kind and group of positions, older drafts fading.
 
-    The prior of a group is `prior`'s estimate of it, or without one the rate of the group before it; it counts as much
-    as `strength` tokens.
+    The prior of a group is `prior`'s estimate of it, or without one the rate of the group before it, of a copy a better
+    one; it counts as much as `strength` tokens.
     """
 
     def __init__(self, strength: float, prior: Yields | None = None) -> None:
@@ -79,6 +85,7 @@ class Yields:
             if priors is not None:
                 mean = priors[group]
             else:
-                mean = rates[-1] if rates else _FIRST_OF_CLASS[kind[1]]
+                less = 1.0 if kind[1] in (GREEDY, DRAWN) else _LESS_WRONG
+                mean = 1.0 - less * (1.0 - rates[-1]) if rates else _FIRST_OF_CLASS[kind[1]]
             rates.append((counts.right[group] + self._strength * mean) / (counts.reached[group] + self._strength))
         return rates

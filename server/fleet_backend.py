@@ -279,6 +279,8 @@ class Fleet:
 
 
 def _all_choose(drafters: Pool) -> bool:
-    """Whether every worker that could be asked chooses its drafter itself."""
-    known = [worker.info for worker in drafters if worker.info is not None]
-    return bool(known) and all(info.capabilities.auto for info in known)
+    """Whether every worker that could be asked chooses its drafter itself; one not reached yet is taken to.
+
+    So what is learnt while draft workers still load is kept for when they are there.
+    """
+    return all(worker.info.capabilities.auto for worker in drafters if worker.info is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -29,6 +28,7 @@ def run_train_draft(
     """Train, saying on standard error how it goes. The exit code: 1 where it can't be, with the reason."""
     from engines.errors import ModelError
     from training.errors import TrainingError
+    from training.processes import Processes
     from training.run import Job, run
     from training.trainer import Recipe
 
@@ -53,8 +53,7 @@ def run_train_draft(
         length=length,
         device=device,
         recipe=recipe,
-        # As `accelerate launch` and torchrun tell their processes.
-        share=(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))),
+        processes=Processes.from_environment(),
     )
     try:
         run(job, lambda message: print(f"tandem: {message}", file=sys.stderr, flush=True))

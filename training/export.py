@@ -7,6 +7,7 @@ float32. `kept_ids` (int32, ascending) are the ids of a cut head's rows, absent 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -47,6 +48,7 @@ def write_draft(
         tensors[KEPT] = kept.cpu().to(torch.int32)
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     config.save_pretrained(folder)
+    shutil.copymode(folder / "config.json", folder / WEIGHTS)  # safetensors writes for its own user alone
     description = {
         "format": FORMAT,
         "target": target,

@@ -9,10 +9,14 @@ from typing import Any
 
 from training.corpus import Corpus
 from training.data import Entry
+from training.errors import TrainingError
 from training.prompts import PromptSource
 from training.sampler import Answer, Sampler, timer
 
 _REPORT_SECONDS = 15.0
+_USELESS_ROUNDS = 4
+_USELESS_BESIDES = 64
+"""After so many questions of each sequence, and so many besides, without an answer there will be none."""
 
 
 def generate(
@@ -23,8 +27,13 @@ def generate(
     minutes: float | None,
     progress: Callable[[str], None],
 ) -> Corpus:
-    """Let the target answer until there are `tokens` new tokens, or for `minutes`."""
+    """Let the target answer until there are `tokens` new tokens, or for `minutes`.
+
+    Raises:
+        TrainingError: if no answer is one to train on, as where all of the target's own questions are too long.
+    """
     answers: list[Answer] = []
+    useless, most_useless = 0, _USELESS_ROUNDS * sampler.sequences + _USELESS_BESIDES
     done, begin = timer(None if minutes is None else 60 * minutes), time.monotonic()
     count = 0
 
@@ -34,9 +43,15 @@ def generate(
     shown = begin
     for answer in sampler.run(iter(source), until=until):
         taken = source.take(answer)
+        useless = useless + 1 if taken is None else 0
         if taken is not None:
             answers.append(taken)
             count += len(taken.ids)
+        elif useless > most_useless:
+            raise TrainingError(
+                f"{useless} of the target's own questions in a row were empty or left no room for an answer: "
+                "give a larger --length, or prompts in --data"
+            )
         now = time.monotonic()
         if now - shown > _REPORT_SECONDS:
             shown = now

@@ -23,6 +23,7 @@ from training.data import Entry, read_data
 from training.errors import TrainingError
 from training.export import Precision, write_draft
 from training.generation import generate, held_out_answers, own_texts
+from training.processes import Processes
 from training.prompts import Mixture, PromptSource
 from training.sampler import Sampler
 from training.student import Float32Head, default_layers, make_student, trained_state
@@ -53,7 +54,7 @@ class Job:
     precision: Precision = "int8"
     mixture: Mixture = field(default_factory=Mixture)
     recipe: Recipe = field(default_factory=Recipe)
-    share: tuple[int, int] = (0, 1)
+    processes: Processes = field(default_factory=Processes)
 
 
 def run(job: Job, progress: Callable[[str], None]) -> Path:
@@ -62,21 +63,24 @@ def run(job: Job, progress: Callable[[str], None]) -> Path:
     Raises:
         TrainingError, ModelError: for what can't be done.
     """
-    process, _ = job.share
+    processes = job.processes
+    if not processes.main:
+        progress = _silent
     work = job.out / "work"
     work.mkdir(parents=True, exist_ok=True)
     files = resolve_model(job.target, progress=progress)
-    target, tokenizer, stops = load_target(files, job.device)
+    target, tokenizer, stops = load_target(files, processes.device(job.device))
     progress(f"target {files.id} on {target.device}")
     entries = read_data(job.data) if job.data is not None else []
     held, entries = _split(job, entries)
     if not entries and not tokenizer.chat_template:
         raise TrainingError(f"{files.id} has no chat template, so it can't ask itself questions: give it some --data")
-    answers = work / ANSWERS / f"{process:03d}.safetensors"
+    answers = _answers_of(work, processes.rank)
     if job.stage != "train" and not answers.exists():
         _generate(job, target, tokenizer, stops, entries, held, work, answers, progress)
     if job.stage == "generate":
         return job.out
+    processes.wait_for([work / HELD_OUT, *(_answers_of(work, rank) for rank in range(processes.count))])
     parts = [Corpus.load(path) for path in sorted((work / ANSWERS).glob("*.safetensors"))]
     corpus = Corpus.joined(parts)
     held_out = Corpus.load(work / HELD_OUT)
@@ -88,6 +92,8 @@ def run(job: Job, progress: Callable[[str], None]) -> Path:
     layers = default_layers(job.layers, target.config.get_text_config().num_hidden_layers)
     student = make_student(target, layers, kept)
     history = train(student, target, kept, corpus, held_out, job.recipe, work, progress)
+    if not processes.main:
+        return job.out
     write_draft(
         job.out,
         weights=trained_state(student),
@@ -103,6 +109,14 @@ def run(job: Job, progress: Callable[[str], None]) -> Path:
         progress("no curves.png: matplotlib is not installed (pip install -e '.[train]')")
     progress(f"draft written to {job.out}; tokens a round at the end: {history[-1]['tokens a round']}")
     return job.out
+
+
+def _silent(message: str) -> None:
+    """Only the main process speaks."""
+
+
+def _answers_of(work: Path, rank: int) -> Path:
+    return work / ANSWERS / f"{rank:03d}.safetensors"
 
 
 def load_target(files: ModelFiles, device: str) -> tuple[Any, Any, list[int]]:
@@ -193,14 +207,14 @@ def _generate(
     answers: Path,
     progress: Callable[[str], None],
 ) -> None:
-    process, processes = job.share
+    processes = job.processes
     sequences = job.sequences or (1024 if target.device.type == "cuda" else 8)
-    seed = job.recipe.seed + 1000 * process
+    seed = job.recipe.seed + 1000 * processes.rank
     longest = job.length - min(64, job.length // 2)
     sampler = Sampler(target, sequences=sequences, length=job.length, stop_ids=stops, seed=seed)
     try:
         source = PromptSource(tokenizer, entries, job.mixture, seed, longest)
-        if process == 0 and not (work / HELD_OUT).exists():
+        if processes.main and not (work / HELD_OUT).exists():
             kept_back = PromptSource(tokenizer, [], job.mixture, seed, longest)
             if held:
                 corpus = held_out_answers(sampler, kept_back, held, (0.0, 0.7))
@@ -215,11 +229,11 @@ def _generate(
             corpus.save(work / HELD_OUT)
             progress(f"{len(corpus)} held-out answers of {corpus.said:,} tokens")
         made = generate(
-            sampler, source, tokens=job.tokens // processes, minutes=job.generate_minutes, progress=progress
+            sampler, source, tokens=job.tokens // processes.count, minutes=job.generate_minutes, progress=progress
         )
     finally:
         sampler.close()
-    own = own_texts(tokenizer, entries if process == 0 else [], job.length)
+    own = own_texts(tokenizer, entries if processes.main else [], job.length)
     joined = Corpus.joined([made, own] if own is not None else [made])
     if not len(joined):
         raise TrainingError("the target answered nothing in the time that it was given")

@@ -22,6 +22,8 @@ from training.errors import TrainingError
 _STEPS_BETWEEN_LOOKS = 16
 _PREFILL_TOKENS = 32_768
 _WIDTH_STEP = 32
+_MOST_PASSED_OVER = 20_000
+"""So many prompts in a row without room for an answer, and none of an endless stream will have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,17 +135,22 @@ class Sampler:
         with torch.inference_mode():
             self._step = GraphPool(torch.device(device)).capture(self._one_step)
 
+    @property
+    def sequences(self) -> int:
+        return len(self._rows)
+
     def close(self) -> None:
         self._model.set_attn_implementation(self._before)
 
     @torch.inference_mode()
     def run(self, prompts: Iterator[Prompt], *, until: Callable[[], bool] = lambda: False) -> Iterator[Answer]:
         """Answers in the order in which they end. From the moment `until()` is true no further prompt is begun, and
-        what is unfinished is dropped. Prompts that leave no room for an answer are passed over."""
+        what is unfinished is dropped. Prompts that leave no room for an answer are passed over; TrainingError if none
+        of a great many leaves any."""
         running: dict[int, Prompt] = {}
         upcoming: list[Prompt] = []
         ended: list[Answer] = []
-        count = len(self._rows)
+        count = self.sequences
         self._active.zero_()
         while not until():
             free = [slot for slot in range(count) if slot not in running]
@@ -178,12 +185,16 @@ class Sampler:
 
     def _take(self, prompts: Iterator[Prompt], count: int) -> list[Prompt]:
         taken: list[Prompt] = []
+        passed_over = 0
         while len(taken) < count:
             prompt = next(prompts, None)
             if prompt is None:
                 break
             if prompt.ids and len(prompt.ids) + 8 <= self._length and prompt.most > 0:
                 taken.append(prompt)
+                passed_over = 0
+            elif (passed_over := passed_over + 1) >= _MOST_PASSED_OVER:
+                raise TrainingError(f"no prompt leaves room for an answer in {self._length} tokens (--length)")
         return taken
 
     def _begin(self, started: dict[int, Prompt]) -> None:

@@ -84,7 +84,7 @@ def train(
         1, round(len(plan_batches(corpus, recipe.batch_tokens, recipe.longest, recipe.seed)) / count * recipe.epochs)
     )
     state = _State(folder)
-    history = state.load(student, optimizer, accelerator.device)
+    history = state.load(student, optimizer)
     begin = time.monotonic() - state.seconds
     heats = torch.tensor(recipe.temperatures, device=accelerator.device)
     generator = torch.Generator(device=accelerator.device).manual_seed(recipe.seed + accelerator.process_index)
@@ -96,7 +96,7 @@ def train(
             share = max(share, (time.monotonic() - begin) / (60 * recipe.minutes))
         return float(broadcast(torch.tensor(share, device=accelerator.device))) if count > 1 else share
 
-    def logits(batch: Batch) -> tuple[Tensor, Tensor]:
+    def logits(batch: Batch, model: Any) -> tuple[Tensor, Tensor]:
         for head in (target.get_output_embeddings(), student.get_output_embeddings()):
             head.places = batch.places
         with torch.no_grad():
@@ -110,7 +110,7 @@ def train(
         model.eval()
         with torch.no_grad():
             found = acceptance.measure(
-                logits,
+                lambda batch: logits(batch, student),  # as it is: its wrapper would wait for the other processes
                 held_out,
                 kept,
                 longest=recipe.longest,
@@ -157,7 +157,7 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = rate
             batch = make_batch(corpus, indices, recipe.longest).to(accelerator.device)
-            mine, theirs = logits(batch)
+            mine, theirs = logits(batch, model)
             weight = recipe.kl_first + (recipe.kl_last - recipe.kl_first) * share
             drawn = torch.randint(len(heats), (len(mine),), generator=generator, device=accelerator.device)
             losses = mine.new_zeros(2)
@@ -189,6 +189,8 @@ def train(
         if running:
             report(1.0, torch.stack(running).mean(dim=0))
         state.save(student, optimizer, time.monotonic() - begin)
+    accelerator.wait_for_everyone()  # the others' going would end the main one's, which still measures
+    accelerator.end_training()
     return history
 
 
@@ -201,11 +203,11 @@ class _State:
         self.step = self.epoch = self.batches = self.tokens = 0
         self.seconds = 0.0
 
-    def load(self, student: Any, optimizer: Any, device: torch.device) -> list[dict[str, Any]]:
+    def load(self, student: Any, optimizer: Any) -> list[dict[str, Any]]:
         """Resume from a checkpoint if there is one. Returns what was reported before it."""
         if not self._file.exists():
             return []
-        found = torch.load(self._file, map_location=device, weights_only=True)
+        found = torch.load(self._file, map_location="cpu", weights_only=True)
         for name, parameter in trained_state(student).items():
             parameter.copy_(found["student"][name])
         optimizer.load_state_dict(found["optimizer"])

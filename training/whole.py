@@ -4,6 +4,7 @@ that load nothing else, as vLLM and llama.cpp. It is larger, and slower for the 
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,8 @@ def export_draft(name: str, out: Path, gguf: bool, progress: Callable[[str], Non
         _write_gguf(out / GGUF, model, files.id, source)
         progress(f"written: {out / GGUF}")
     model.to(torch.bfloat16).save_pretrained(out)
+    for file in out.glob("*.safetensors"):  # safetensors writes for its own user alone
+        shutil.copymode(out / "config.json", file)
     tokenizer.save_pretrained(out)
     progress(f"written: {out}")
     return out / GGUF if gguf else out

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hmac
 import logging
 import time
+from collections.abc import Awaitable, Callable, Mapping
 
+from fastapi import Request, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import EngineFailure
@@ -23,8 +25,16 @@ PROTECTED = "/v1/"
 class Guard:
     """ASGI middleware, outermost: the bearer token, counts and times of requests, and no exception that escapes."""
 
-    def __init__(self, app: ASGIApp, metrics: WorkerMetrics, token: str | None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: WorkerMetrics,
+        token: str | None,
+        endpoints: Mapping[str, Callable[[Request], Awaitable[Response]]],
+    ) -> None:
+        """`endpoints`: by path, what answers POST requests instead of `app`."""
         self._app = app
+        self._endpoints = endpoints
         self._metrics = metrics
         self._token = None if token is None else f"Bearer {token}".encode()
 
@@ -34,6 +44,7 @@ class Guard:
             return
         given = next((value for name, value in scope["headers"] if name == HEADER.encode()), b"")
         REQUEST_ID.set(valid_id(given.decode("latin-1")))
+        endpoint = self._endpoints.get(scope["path"]) if scope["method"] == "POST" else None
         status = 0
         began = time.perf_counter()
 
@@ -46,17 +57,24 @@ class Guard:
         try:
             if self._refuses(scope):
                 await error_response(Unauthorized("a bearer token is needed"))(scope, receive, noted)
+            elif endpoint is not None:
+                response = await endpoint(Request(scope, receive))
+                await response(scope, receive, noted)
             else:
                 await self._app(scope, receive, noted)
         except Exception:
-            logger.exception("%s %s failed", scope["method"], getattr(scope.get("route"), "path", "?"))
+            logger.exception(
+                "%s %s failed",
+                scope["method"],
+                scope["path"] if endpoint is not None else getattr(scope.get("route"), "path", "?"),
+            )
             if status:
                 raise  # The answer has begun: the server can only cut the connection.
             failure = EngineFailure("the worker failed to serve this request")
             self._metrics.errors.labels(failure.code).inc()
             await error_response(failure)(scope, receive, noted)
         finally:
-            path = getattr(scope.get("route"), "path", "other")
+            path = scope["path"] if endpoint is not None else getattr(scope.get("route"), "path", "other")
             if scope["path"].startswith(PROTECTED) and status >= 400:  # successful calls are in the session's one line
                 logger.warning("call refused", extra={"endpoint": path, "status": status})
             self._metrics.requests.labels(path, str(status)).inc()

@@ -69,7 +69,6 @@ class _LookingAhead:
                 self._note,
                 truncate=self._truncate,
                 time=ahead.time,
-                likely=self._guesses.at,
             )
 
     def _look(self, seat: Seat) -> Steps[bool]:
@@ -116,17 +115,16 @@ class _LookingAhead:
         )
         passed = yield feed
         assert passed is not None
-        last, own = _split(places, 1)
         if branches:
             seat.commit([])  # the draft
             entries = passed.distribution.entries()[1:] if self._truncate is not None else []
             for branch, (ids, logprobs) in zip(branches, entries, strict=False):
                 branch.q.append(TopK(token_ids=ids, logprobs=logprobs))
-            for branch, ids in zip(branches, self._guesses.at(passed.logits[1:], own), strict=True):
-                branch.places.append(ids)
-            for branch, token_id in zip(branches, passed.drawn.tokens[1:], strict=True):
+            drawn = passed.drawn.tokens[1:]
+            for branch, logits, token_id in zip(branches, passed.logits[1:], drawn, strict=True):
+                branch.places.append(logits[None].clone() if branch.keeps else None)
                 branch.add(token_id, drawing.stops)
-        self._begin_after(passed.logits[:1], last)
+        self._begin_after(passed.logits[:1], _split(places, 1)[0])
         self._note(feed, passed)
         return True
 
@@ -164,6 +162,8 @@ class _LookingAhead:
         if not drawn:
             return
         instead = places[0] if isinstance(places[0], list) else []
+        if isinstance(places[0], Tensor) and len(ahead.guesses) > 1:
+            (instead,) = self._guesses.at(places[0], drawing.after([ahead.drafted]), drafted=False)
         found = [drawn[0], *(token_id for token_id in instead if token_id != drawn[0])]
         ahead.likely = [*ahead.likely, found[: ahead.most_guesses]]
         ahead.begin(drawing.room, drawing.stops)
@@ -197,7 +197,7 @@ class _LookingAhead:
             if self._truncate is not None:
                 ((ids, logprobs),) = passed.distribution.entries()
                 branch.q.append(TopK(token_ids=ids, logprobs=logprobs))
-            branch.places += self._guesses.at(passed.logits, places)
+            branch.places.append(passed.logits.clone() if branch.keeps else None)
             branch.add(passed.drawn.tokens[0], drawing.stops)
 
     def _draw(self, unread: list[int], before: list[int], count: int) -> Steps[tuple[list[int], list[Place]]]:
@@ -216,13 +216,12 @@ class _LookingAhead:
         ahead.draws.append((len(drawn), _seconds(passed)))
         if len(passed.logits) < len(drawn):
             return drawn, [[token_id] for token_id in passed.drawn.second] or [None] * len(drawn)
-        along = self._drawing.after([[*before, *drawn[:number]] for number in range(len(drawn))])
-        return drawn, [*self._guesses.at(passed.logits, along)]
+        return drawn, [logits[None] for logits in passed.logits]
 
     def _add(self, branch: Branch, tokens: list[int], places: list[Place]) -> None:
         for token_id, place in zip(tokens, places, strict=True):
             if not branch.done:  # a chain goes on after a stop token
-                branch.places.append(place)
+                branch.places.append(place if branch.keeps or not isinstance(place, Tensor) else None)
                 branch.add(token_id, self._drawing.stops)
 
     def _begin_after(self, logits: Tensor, place: Places) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from torch import Tensor
-
 from draft_worker.outcomes import Branch
-from engines.drawing import Places, RequestSampling
+from engines.drawing import RequestSampling
 from engines.runtime.jobs import Feed, Passed, Steps
 from engines.sampling.columns import Columns
 from protocol.messages import Sampling, TopK
@@ -22,13 +20,11 @@ def grow(
     truncate: int | None = None,
     columns: Columns | None = None,
     time: Callable[[int], bool] = lambda rows: True,
-    likely: Callable[[Tensor, Places], list[list[int]]] | None = None,
 ) -> Steps[None]:
     """Grow all branches a token a pass; each pass feeds the branches' tokens anew, as nothing of them is kept.
 
     `sampling` in place of the request's; `columns`: see DrawRequest. With `truncate` tokens are drawn from so many of
-    the likeliest, and q is kept; with `likely` what else may stand in their places. It ends where there is no `time`
-    for a pass of so many rows.
+    the likeliest, and q is kept. It ends where there is no `time` for a pass of so many rows.
     """
     for branch in branches:
         branch.done = len(branch.tokens) >= branch.depth or branch.tokens[-1] in drawing.stops
@@ -68,8 +64,6 @@ def grow(
         if truncate is not None:
             for branch, (ids, logprobs) in zip(growing, passed.distribution.entries(), strict=True):
                 branch.q.append(TopK(token_ids=ids, logprobs=logprobs))
-        if likely is not None:
-            for branch, ids in zip(growing, likely(passed.logits, places), strict=True):
-                branch.places.append(ids)
-        for branch, token_id in zip(growing, passed.drawn.tokens, strict=True):
+        for branch, logits, token_id in zip(growing, passed.logits, passed.drawn.tokens, strict=True):
+            branch.places.append(logits[None].clone() if branch.keeps else None)
             branch.add(token_id, drawing.stops)

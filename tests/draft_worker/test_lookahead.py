@@ -483,7 +483,7 @@ def test_time_goes_where_it_brings_most() -> None:
 
     rows_are_free, rows_cost = (lambda rows: 0.01), (lambda rows: 0.004 + 0.006 * rows)
     assert tokens(rows_are_free, math.inf) == [(BONUS, 4), (0, 4), (2, 4)]
-    assert tokens(rows_are_free, math.inf, most=9) == [(BONUS, 3), (0, 3), (2, 3)]
+    assert tokens(rows_are_free, math.inf, most=9) == [(BONUS, 4), (0, 4), (2, 1)], "saves more than 3, 3, 3"
     assert tokens(rows_are_free, 0.035) == [(BONUS, 2), (0, 2), (2, 2)], "the draft's pass and two more"
     assert tokens(rows_cost, 0.045) == [(BONUS, 3)], "the draft's last token, then three more"
     assert tokens(rows_cost, 0.0) == [(BONUS, 1)], "one at least"
@@ -508,6 +508,20 @@ def test_where_places_are_known_outcomes_grow_in_the_first_pass_but_those_that_f
     assert tokens(0.035, known=True) == [(BONUS, 2), (0, 3), (2, 3)]
     assert tokens(0.015, known=True) == [(0, 1), (2, 1)]
     assert tokens(0.015, known=False) == [(BONUS, 1)], "one at least"
+
+
+def test_tokens_at_little_cost_do_not_take_the_time_of_the_likeliest_drafts_last_pass() -> None:
+    outcomes = [(0.4, Guess(BONUS, 0)), (0.1, Guess(0, 0)), (0.08, Guess(1, 0)), (0.06, Guess(2, 0))]
+    seconds = lambda rows: 0.04 + 0.0003 * rows  # noqa: E731
+    found = laid_out(outcomes, 4, [0.041] * 4, 128, seconds, 0.218, lambda tokens: tokens * seconds(1), known=True)
+    assert [guess.tokens for guess in found] == [4, 4, 4, 3], "not 3, 4, 4, 4"
+
+
+def test_logits_are_kept_of_the_first_branches_alone() -> None:
+    ahead = Ahead([5, 6], [Guess(BONUS, 0, 2), Guess(0, 0, 2), Guess(1, 0, 1)], 8, most_kept=3)
+    ahead.likely = [[7], [8], [9]]
+    ahead.begin(20, frozenset())
+    assert [branch.keeps for branch in ahead.branches] == [True, False, False]
 
 
 def test_chains_prepare_as_many_outcomes_as_there_is_time_for_one_after_the_other() -> None:

@@ -27,9 +27,12 @@ _PLAIN_SAMPLE = 4
 _ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
 _HYSTERESIS = 1.03
-_PRIOR_ROUNDS = 3.0
+_PRIOR_ROUNDS = 6.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
+_LONGEST_WHERE_OTHERS_PAY = 8
+"""At most, while the pair's rounds pay on the whole: a few wrong drafts in a row are no news then, and a try takes a
+third of a token."""
 _WITH_ANOTHER_STREAM = 2.0
 _SPENT_ON_ASKING = 0.1
 _SPENT_IN_VAIN = 0.02
@@ -37,31 +40,32 @@ _SPENT_IN_VAIN = 0.02
 
 
 class Pace:
-    """The speed of rounds whose drafts the worker chose: tokens and seconds of all of them, older ones fading.
+    """What a token took in rounds whose drafts the worker chose, against plain decoding at the time; older ones fade.
 
-    `prior` counts as much as three rounds.
+    In tokens of plain decoding, not in seconds: rounds on a machine that was busy must not look slow on one that is
+    free. `prior` counts as much as six rounds.
     """
 
     def __init__(self, fading: float, prior: Pace | None = None) -> None:
         self._fading = fading
         self._prior = prior
-        self._rounds = self._tokens = self._seconds = 0.0
+        self._rounds = self._tokens = self._took = 0.0
 
-    def observe(self, tokens: int, seconds: float) -> None:
+    def observe(self, tokens: int, took: float) -> None:
+        """A round that brought `tokens`, in the time that `took` tokens take plain decoding."""
         if self._prior is not None:
-            self._prior.observe(tokens, seconds)
+            self._prior.observe(tokens, took)
         self._rounds = self._rounds * self._fading + 1.0
         self._tokens = self._tokens * self._fading + tokens
-        self._seconds = self._seconds * self._fading + seconds
+        self._took = self._took * self._fading + took
 
-    def seconds_a_token(self, plain: float) -> float:
-        """Half of plain decoding's while nothing is known."""
-        tokens, seconds = self._tokens, self._seconds
+    def a_token(self) -> float:
+        """0.5 while nothing is known; from 1 on plain decoding is as fast."""
         prior = self._prior
         if prior is None or not prior._rounds:
-            return (seconds + _PRIOR_ROUNDS * plain) / (tokens + 2.0 * _PRIOR_ROUNDS)
+            return (self._took + _PRIOR_ROUNDS) / (self._tokens + 2.0 * _PRIOR_ROUNDS)
         weight = _PRIOR_ROUNDS / prior._rounds
-        return (seconds + weight * prior._seconds) / (tokens + weight * prior._tokens)
+        return (self._took + weight * prior._took) / (self._tokens + weight * prior._tokens)
 
 
 @dataclass(slots=True)
@@ -134,7 +138,7 @@ class AdaptivePlanner:
     ) -> None:
         """`worker_chooses`: the drafter and γ round by round; this only decides when to ask at all."""
         self._chooses = worker_chooses
-        self._pace = Pace(0.85, pair.pace)
+        self._pace = Pace(0.9, pair.pace)
         self._pair = pair
         self._max = max(max_draft_tokens, 1)
         self._current = max(1, min(draft_tokens, self._max))
@@ -170,7 +174,7 @@ class AdaptivePlanner:
             return RoundPlan(0, plain_tokens=_PLAIN_SAMPLE)
         plain = times.steps.plain()
         if self._chooses:
-            return self._plan_to_ask(new, plain)
+            return self._plan_to_ask(new)
         expected = self._acceptance.expected_tokens(self._max)
         num_candidates = self._candidates.next()
         draft_tokens, seconds_a_token = self._best(times, expected, num_candidates, ahead)
@@ -200,10 +204,14 @@ class AdaptivePlanner:
         if outcome.lookahead == outcome.looked_ahead and outcome.asked and outcome.num_candidates == 1:
             pair.lookahead.choice.observe(outcome.lookahead, outcome.asked, outcome.emitted, seconds)
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
-        pair.earn(outcome.emitted - seconds / plain)
         if self._chooses:
-            self._observe_chosen(outcome, seconds, plain)
+            # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier
+            # machine, and drafts that are wrong would look worth their time.
+            took = max(seconds / plain, 1.0 + outcome.draft_seconds / plain)
+            pair.earn(outcome.emitted - took)
+            self._observe_chosen(outcome, took)
             return
+        pair.earn(outcome.emitted - seconds / plain)
         if not outcome.draft_failed:
             pair.acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
             self._acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
@@ -231,10 +239,10 @@ class AdaptivePlanner:
         """
         plain = times.steps.plain()
         lost = _WITH_ANOTHER_STREAM * seconds / plain
-        trying = self._pace.seconds_a_token(plain) >= plain
+        trying = self._pace.a_token() >= 1.0
         self._pair.earn(-lost)
         self._pair.acceptance.rounds += 1
-        self._pace.observe(1, plain * (1.0 + lost))
+        self._pace.observe(1, 1.0 + lost)
         self._promising = False
         self._had_nothing = True
         wait = lost / _SPENT_ON_ASKING * 2.0 ** min(self._empty, 8)
@@ -251,27 +259,29 @@ class AdaptivePlanner:
     def serving(self) -> AbstractContextManager[None]:
         return self._pair.lookahead.serving()
 
-    def _plan_to_ask(self, new: bool, plain: float) -> RoundPlan:
+    def _plan_to_ask(self, new: bool) -> RoundPlan:
         if self._had_nothing:
             self._had_nothing = False
             return RoundPlan(0, plain_tokens=self._until_try)
         ask = RoundPlan(self._max, worker_chooses=True)
-        self._trying = self._pace.seconds_a_token(plain) >= plain
+        self._trying = self._pace.a_token() >= 1.0
         if self._pair.credit > 0.0 and (new or not self._trying or self._promising or self._until_try <= 0):
             return ask
         missing = int(max(0.0, -self._pair.credit) / _CREDIT_A_TOKEN) + 1
         return RoundPlan(0, plain_tokens=min(max(self._until_try, missing), _LONGEST_HOPELESS_INTERVAL))
 
-    def _observe_chosen(self, outcome: RoundOutcome, seconds: float, plain: float) -> None:
+    def _observe_chosen(self, outcome: RoundOutcome, took: float) -> None:
+        """`took`: in tokens of plain decoding."""
         self._pair.acceptance.rounds += 1
-        self._pace.observe(outcome.emitted, seconds)
-        self._promising = outcome.emitted * plain > seconds
+        self._pace.observe(outcome.emitted, took)
+        self._promising = outcome.emitted > took
         if self._promising:
             self._empty = 0
         if not self._trying or self._promising:
             self._interval = _FIRST_ASKING_INTERVAL
         else:
-            self._interval = min(2 * self._interval, _LONGEST_INTERVAL if outcome.drafted else _FIRST_INTERVAL)
+            longest = _LONGEST_WHERE_OTHERS_PAY if self._pair.pace.a_token() < 1.0 else _LONGEST_INTERVAL
+            self._interval = min(2 * self._interval, longest if outcome.drafted else _FIRST_INTERVAL)
         self._until_try = self._interval
 
     def _observe_candidates(self, outcome: RoundOutcome, times: Times) -> None:

@@ -13,7 +13,7 @@ import pytest
 from basics.names import AUTO
 from protocol.messages import Grammar
 from testing.fakes.worker import FakeWorker
-from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
+from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
 from tests.server.rounds.auto_simulator import KINDS, SINGLES, tokens_per_second
 
 
@@ -87,6 +87,22 @@ def test_what_is_known_of_free_text_does_not_count_under_a_grammar() -> None:
             for one in (free, free, replace(free, grammar=Grammar(type="json_object", value="", start=0))):
                 assert tokens(await collect(fleet, one)) == expected()
             assert len(fleet._pairs) == 2
+
+    asyncio.run(main())
+
+
+def test_what_is_learnt_while_the_draft_worker_loads_is_kept() -> None:
+    async def main() -> None:
+        draft = choosing(FakeWorker("draft"))
+        draft.loaded = False
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
+            assert tokens(await collect(fleet, request(adaptive=True))) == expected()
+            assert not draft.calls
+            draft.loaded = True
+            await until(lambda: fleet.ready()[1].count(": ready (") == 2)
+            assert tokens(await collect(fleet, request(adaptive=True))) == expected()
+            assert any(call.draft_model == AUTO for _, call in draft.calls)
+            assert len(fleet._pairs) == 1
 
     asyncio.run(main())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from statistics import mean
 from typing import Any
@@ -215,6 +216,32 @@ def test_the_more_asking_takes_the_seldomer_a_worker_that_has_nothing_is_asked(
             came += 1
     assert least <= asked <= most
     assert asked * call < 14.0
+
+
+@pytest.mark.parametrize(("earlier", "longest"), [(2, 8), (1, 64)])
+def test_a_few_wrong_drafts_stop_a_pair_for_long_only_if_its_rounds_have_not_paid(earlier: int, longest: int) -> None:
+    """`earlier`: tokens of each of 60 rounds before this request, whose drafts are all wrong."""
+    steps = StepTimes([StepTime(rows=rows, seconds=0.03) for rows in (1, 2, 32)])
+    times = Times(steps, DraftTimes([]))
+    wrong = RoundOutcome(3, 1, 3, 0, 1, 0, 0.006, False, 0.033, 4)
+    pair = PairState()
+    for _ in range(60):
+        AdaptivePlanner(pair, 5, 8, 1, worker_chooses=True).observe(
+            replace(wrong, accepted=earlier - 1, emitted=earlier), times
+        )
+    pair.credit = 16.0
+    planner = AdaptivePlanner(pair, 5, 8, 1, worker_chooses=True)
+    waits = []
+    for _ in range(30):
+        plan = planner.plan(times)
+        if plan.draft_tokens:
+            planner.observe(wrong, times)
+        else:
+            waits.append(plan.plain_tokens)
+            for _ in range(plan.plain_tokens):
+                steps.observe_plain(1, 0.03)
+                planner.observe_plain(1)
+    assert max(waits) == longest
 
 
 def test_one_hiccup_hardly_moves_a_time() -> None:
