@@ -93,12 +93,23 @@ def _set(chat: Chat, rest: str) -> None:
     if name in _OWN or not name.isidentifier():
         chat.screen.fail(f"{name} is not for you to set here")
         return
+    known = _fields()
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        chat.screen.fail(f"a request has no field {name}" + (f": did you mean {near[0]}?" if near else ""))
+        return
     place = chat.conversation.speculative if name in _BLOCK else chat.conversation.sampling
     if value.strip():
         place[name] = _value(value.strip())
     else:
         place.pop(name, None)
     chat.screen.say(chat.conversation.how())
+
+
+def _fields() -> list[str]:
+    from server.openai.chat_schema import ChatCompletionRequest  # when it is wanted: the chat starts without it
+
+    return [*ChatCompletionRequest.model_fields, *_BLOCK]
 
 
 def _value(text: str) -> Any:

@@ -145,12 +145,14 @@ def test_what_is_set_is_sent_and_what_is_wrong_is_told(stack: Stack) -> None:
         "/set temperature",
         "Hi",
         "/hlep",
+        "/set max_tokns 5",
         "/draft 99",
     )
     assert told.returncode == 0  # the last answer came
     assert "the server refused (400)" in told.stderr
     assert "'temperature'" in told.stderr
     assert "did you mean /help?" in told.stderr
+    assert "a request has no field max_tokns: did you mean max_tokens?" in told.stderr
     assert "γ from 1 to 32" in told.stderr
     assert "\n4 tokens" in told.stdout
     assert piped(stack.url, "/draft nobody", "Hi").returncode == 1
