@@ -110,7 +110,7 @@ def _set_up_worker(settings: DraftSettings | TargetSettings) -> None:
     if on_llama_cpp:
         from engines.llama_cpp.loading import open_soon, spins
 
-        prepare_environment(1, bool(settings.batch_invariant), spins(settings.model))
+        prepare_environment(1, bool(settings.batch_invariant), spins(settings))
         open_soon(settings)  # beside the imports
     else:
         prepare_environment(settings.threads, bool(settings.batch_invariant))

@@ -28,6 +28,8 @@ SPARE_CELLS = 1024
 """Beyond what slots and a pass need, for what was given up and is not yet free again."""
 MOST_SLOTS = 128
 _FEW_SPINS, _MORE_SPINS, _LARGE_FILE = 300, 700, 500_000_000
+_SPARE_CORES, _MOST_SPINS = 2, 300_000
+"""With so many cores left for gateway and other workers, threads may wait awake for as long as GNU's OpenMP does."""
 _SPLIT_TYPES = ("f32", "f16")
 _X86 = ("x86_64", "AMD64")
 
@@ -118,14 +120,18 @@ def open_model(config: WorkerConfig, progress: Callable[[str], None]) -> Opened:
     return Opened(lib, found, load(lib, found, config, options))
 
 
-def spins(model: str) -> int:
+def spins(config: WorkerConfig) -> int:
     """How long threads wait awake for each other at a barrier, in turns of GNU OpenMP's.
 
     A pass has hundreds of barriers; sleeping at one costs 25 µs on virtual cores, and spinning takes its core from
-    others that are busy. So threads spin about as long as one of two waits for the other, which is longer in a larger
-    model's products (docs/llama_cpp.md has what was measured). To be set before anything that uses OpenMP is loaded.
+    others that are busy. So where threads take all cores, they spin about as long as one of two waits for the other,
+    which is longer in a larger model's products; where cores are to spare, as long as they would by themselves
+    (docs/llama_cpp.md has what was measured). To be set before anything that uses OpenMP is loaded.
     """
-    path = Path(model).expanduser()
+    cores = available_cores()
+    if cores - (config.threads or cores) >= _SPARE_CORES:
+        return _MOST_SPINS
+    path = Path(config.model).expanduser()
     sizes = [file.stat().st_size for file in (path.glob("*.gguf") if path.is_dir() else [path]) if file.is_file()]
     return _MORE_SPINS if sum(sizes) > _LARGE_FILE else _FEW_SPINS
 

@@ -49,8 +49,16 @@ def test_threads_of_a_large_model_wait_awake_for_longer(file: Path, tmp_path: Pa
     large = tmp_path / "large.gguf"
     with large.open("wb") as stream:
         stream.truncate(2**30)
-    assert loading.spins("SmolLM2-135M-Instruct") == loading.spins(str(file)) < loading.spins(str(large))
-    assert loading.spins(str(tmp_path)) == loading.spins(str(large))
+    small, bundled, big = (
+        loading.spins(TargetWorkerConfig(model=str(model))) for model in (file, "SmolLM2-135M-Instruct", large)
+    )
+    assert small == bundled < big == loading.spins(TargetWorkerConfig(model=str(tmp_path)))
+
+
+def test_threads_wait_awake_where_cores_are_to_spare(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "available_cores", lambda: 8)
+    few, fitting, most = (loading.spins(TargetWorkerConfig(model=str(file), threads=count)) for count in (None, 7, 6))
+    assert few == fitting < most
 
 
 def test_not_a_gguf(tmp_path: Path) -> None:
