@@ -49,11 +49,15 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield stack
 
 
+def require_vllm() -> None:
+    if not VLLM_PYTHON.is_file():
+        pytest.skip(f"vLLM is not installed: there is no {VLLM_PYTHON} (make install-vllm)")
+
+
 @pytest.fixture(scope="module")
 def vllm(stack: Stack) -> dict[str, Process]:
     """A target and a draft on vLLM."""
-    if not VLLM_PYTHON.is_file():
-        pytest.skip(f"vLLM is not installed: there is no {VLLM_PYTHON} (make install-vllm)")
+    require_vllm()
     python = str(VLLM_PYTHON)
     return {
         "target": stack.target(bundled(), "target-vllm", python, **VLLM),
@@ -125,9 +129,18 @@ def whole_draft(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_an_exported_draft_on_vllm(stack: Stack, vllm: dict[str, Process], whole_draft: Path) -> None:
-    drafter = stack.draft(whole_draft, "draft-whole-vllm", str(VLLM_PYTHON), **VLLM, history_mb=0)
-    check(stack, vllm["target"], drafter, 0.3)
+@pytest.fixture(scope="module")
+def whole_on_vllm(stack: Stack, whole_draft: Path) -> Process:
+    require_vllm()
+    return stack.draft(whole_draft, "draft-whole-vllm", str(VLLM_PYTHON), **VLLM, history_mb=0)
+
+
+def test_an_exported_draft_on_vllm(stack: Stack, vllm: dict[str, Process], whole_on_vllm: Process) -> None:
+    check(stack, vllm["target"], whole_on_vllm, 0.3)
+
+
+def test_an_exported_draft_on_vllm_for_a_torch_target(bitwise: None, stack: Stack, whole_on_vllm: Process) -> None:
+    check(stack, stack.target(bundled(), "target-torch-whole", **TORCH), whole_on_vllm, 0.3)
 
 
 def test_an_exported_draft_on_llama_cpp(stack: Stack, llama_cpp: dict[str, Process], whole_draft: Path) -> None:
