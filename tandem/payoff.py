@@ -207,4 +207,4 @@ def _reasons(costs: Costs, gains: Yield, draft_tokens: int, expected: float) -> 
     alone = [reason for speed, _, reason in blame if speed > wanted][:1]
     if alone:
         return alone + [reason for speed, reason in material if speed > wanted and reason not in alone]
-    return ["no single part is to blame", *(reason for _, reason in material)]
+    return ["no part alone, but all of these together", *(reason for _, reason in material)]

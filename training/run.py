@@ -31,6 +31,8 @@ from training.trainer import Recipe, train
 
 ANSWERS = "answers"
 HELD_OUT = "held_out.safetensors"
+_HELD_OUT_TOKENS = 200
+"""For each prompt to be held out, where the target has to ask itself."""
 Stage = Literal["all", "generate", "train"]
 
 
@@ -221,8 +223,13 @@ def _generate(
             else:
                 mixture = replace(job.mixture, temperatures=(0.0, 0.7), follow_up_share=0.0)
                 questions = PromptSource(tokenizer, [], mixture, seed + 1, longest)
+                most = min(_HELD_OUT_TOKENS * job.held_out_prompts, job.tokens)
                 corpus = generate(
-                    sampler, questions, tokens=200 * job.held_out_prompts, minutes=None, progress=progress
+                    sampler,
+                    questions,
+                    tokens=most,
+                    minutes=job.generate_minutes,
+                    progress=lambda message: progress(f"to be held out: {message}"),
                 )
             if not len(corpus):
                 raise TrainingError("no held-out prompt was answered: are all longer than --length?")

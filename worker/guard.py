@@ -36,7 +36,7 @@ class Guard:
         self._app = app
         self._endpoints = endpoints
         self._metrics = metrics
-        self._token = None if token is None else f"Bearer {token}".encode()
+        self._token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,4 +84,6 @@ class Guard:
         if self._token is None or not scope["path"].startswith(PROTECTED):
             return False
         sent = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        return not hmac.compare_digest(sent, self._token)
+        scheme, _, token = sent.partition(b" ")
+        known = hmac.compare_digest(token.strip(), self._token)
+        return not known or scheme.lower() != b"bearer"

@@ -108,7 +108,7 @@ def test_of_several_parts_the_one_that_costs_the_most_speed_comes_first() -> Non
 def test_where_no_single_part_is_to_blame_all_are_told() -> None:
     costs = Costs(((1, 10.0), (6, 100.0)), 50.0, 20.0, 60.0, 60.0)
     verdict = judge(costs, Yield(0.1), 5)
-    assert verdict.reasons[0] == "no single part is to blame"
+    assert verdict.reasons[0] == "no part alone, but all of these together"
     assert len(verdict.reasons) == 5
     near = judge(replace(costs, draft_round_trip=1.0, target_round_trip=1.0), Yield(0.1), 5)
     assert not any(reason.startswith("the round trips") for reason in near.reasons)

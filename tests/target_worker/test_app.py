@@ -116,12 +116,14 @@ async def test_paths_methods_and_tokens_get_the_same_shape() -> None:
     async with target(worker_token="secret") as worker:
         open_paths = [await worker.client.get(path) for path in ("/health", "/ready", "/metrics")]
         assert [response.status_code for response in open_paths] == [200] * 3
-        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):
+        for wrong in (None, "Bearer wrong", "secret", "Basic secret", "Bearer"):
+            headers = {} if wrong is None else {"Authorization": wrong}
             response = await worker.client.get("/v1/model", headers=headers)
             assert response.status_code == 401
             assert ErrorBody.model_validate(response.json()).error.code == "unauthorized"
-        worker.client.headers["Authorization"] = "Bearer secret"
-        assert (await worker.client.get("/v1/model")).status_code == 200
+        for scheme in ("bearer", "Bearer"):  # its case means nothing (RFC 9110)
+            worker.client.headers["Authorization"] = f"{scheme} secret"
+            assert (await worker.client.get("/v1/model")).status_code == 200
         for method, path, status in [
             ("GET", "/nowhere", 404),
             ("GET", "/v1/verify", 405),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,9 @@ from engines.torch.short_chains import ShortChains
 from testing.tiny_models import make_tiny_model
 from testing.wire import request
 from testing.worker_apps import running
+from training.corpus import Corpus
 from training.prompts import Mixture
-from training.run import Job, run
+from training.run import HELD_OUT, Job, run
 from training.trainer import Recipe
 
 
@@ -135,3 +137,11 @@ def test_it_is_refused_for_another_target(draft: Path, target: Path, tmp_path: P
     (copy / "draft.json").write_text(json.dumps({**description, "target": str(other)}))
     with pytest.raises(ModelError, match="trained for other weights"):
         load_runner(resolve_model(str(copy)), num_slots=1, slot_length=64, device="cpu")
+
+
+def test_what_is_held_out_is_no_more_than_what_is_asked_for(target: Path, tmp_path: Path) -> None:
+    small = replace(job(target, tmp_path / "draft", tmp_path, epochs=1), data=None, tokens=300, stage="generate")
+    told: list[str] = []
+    run(small, told.append)
+    held = Corpus.load(small.out / "work" / HELD_OUT)
+    assert 300 <= held.said < 300 + 64 * 96, told  # of 64 answers side by side some are under way
