@@ -210,13 +210,14 @@ class Lookahead:
         each = min(request.lookahead_tokens, planned + 1) if request.draft_model == AUTO else request.lookahead_tokens
         chains = self._engine.chains and not request.want_q  # a chain keeps no distributions
         # Whether the planned part was drawn by the model: what a copy went on with after it must not count.
-        own = [*places, *[None] * len(drafted)][: min(planned, len(drafted))]
+        of_draft = [*places, *[None] * len(drafted)][: len(drafted)]
+        own = of_draft[:planned]
         known = len(own) > 0 and all(place is not None for place in own)
         guesses = self._choose(looking, planned, gap, usual, each, request.flight_seconds, chains, known)
         self._begun += 1
         everywhere = self._begun % _LOOK_ROUND == 0
         ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q, everywhere, chains, known=known)
-        ahead.places = [*places, *[None] * len(drafted)][: len(drafted)] if known else []
+        ahead.places = of_draft if known else []
         ahead.most_kept = self._most_kept
         if gap is not None:
             ahead.time = lambda rows: time.perf_counter() + self._seconds.of(rows) <= began + gap

@@ -48,6 +48,10 @@ class Guard:
         status = 0
         began = time.perf_counter()
 
+        def served(otherwise: str) -> str:
+            """The path, if it is one that is served: metrics and log name no others."""
+            return str(scope["path"] if endpoint is not None else getattr(scope.get("route"), "path", otherwise))
+
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
@@ -63,18 +67,14 @@ class Guard:
             else:
                 await self._app(scope, receive, noted)
         except Exception:
-            logger.exception(
-                "%s %s failed",
-                scope["method"],
-                scope["path"] if endpoint is not None else getattr(scope.get("route"), "path", "?"),
-            )
+            logger.exception("%s %s failed", scope["method"], served("?"))
             if status:
                 raise  # The answer has begun: the server can only cut the connection.
             failure = EngineFailure("the worker failed to serve this request")
             self._metrics.errors.labels(failure.code).inc()
             await error_response(failure)(scope, receive, noted)
         finally:
-            path = scope["path"] if endpoint is not None else getattr(scope.get("route"), "path", "other")
+            path = served("other")
             if scope["path"].startswith(PROTECTED) and status >= 400:  # successful calls are in the session's one line
                 logger.warning("call refused", extra={"endpoint": path, "status": status})
             self._metrics.requests.labels(path, str(status)).inc()

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from draft_worker.outcomes import MOST_CHAINED, Ahead, Branch, Place
 from draft_worker.runtime.branches import grow
-from draft_worker.runtime.guesses import Guesses
+from draft_worker.runtime.guesses import Guesses, places_of
 from engines.drawing import Limits, Places, RequestSampling
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
@@ -214,9 +214,7 @@ class _LookingAhead:
         assert passed is not None
         drawn = passed.drawn.tokens
         ahead.draws.append((len(drawn), _seconds(passed)))
-        if len(passed.logits) < len(drawn):
-            return drawn, [[token_id] for token_id in passed.drawn.second] or [None] * len(drawn)
-        return drawn, [logits[None] for logits in passed.logits]
+        return drawn, places_of(passed)
 
     def _add(self, branch: Branch, tokens: list[int], places: list[Place]) -> None:
         for token_id, place in zip(tokens, places, strict=True):

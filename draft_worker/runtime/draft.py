@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from draft_worker.engine import Drafted, SharedNoise
 from draft_worker.outcomes import Branch, Place
 from draft_worker.runtime.branches import grow
+from draft_worker.runtime.guesses import places_of
 from engines.drawing import Limits, RequestSampling
 from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps, prompt_of
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
@@ -115,7 +116,7 @@ class _Drafting:
             drawn = passed.drawn
             chain.tokens += drawn.tokens
             if keeps:  # what may stand there instead is found out once the draft is answered
-                chain.places += _places(passed)
+                chain.places += places_of(passed)
             chain.second += drawn.second
             chain.gaps += drawn.gaps
             if self._request.want_q:
@@ -148,14 +149,6 @@ class _Drafting:
             total_ms=so_far.total_ms + one.total_ms,
         )
         return passed
-
-
-def _places(passed: Passed) -> list[Place]:
-    """What is known of the places that tokens were drawn for: their logits, or the runners-up."""
-    drawn = passed.drawn
-    if len(passed.logits) == len(drawn.tokens):
-        return [row[None] for row in passed.logits.clone()]
-    return [[token_id] for token_id in drawn.second] if drawn.second else [None] * len(drawn.tokens)
 
 
 def _logprobs(chain: _Chain) -> list[float] | None:

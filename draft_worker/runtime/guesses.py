@@ -5,7 +5,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from basics.names import GREEDY_TEMPERATURE
+from draft_worker.outcomes import Place
 from engines.drawing import Places
+from engines.runtime.jobs import Passed
 from engines.sampling import noise
 from engines.sampling.draw import draw_top
 from engines.sampling.process import process
@@ -36,6 +38,14 @@ class Guesses:
         stream = self._instead if drafted else noise.DRAW
         found = draw_top(distribution, rows, self._count, stream).tolist()
         return [[token_id for token_id in ids if token_id >= 0] for ids in found]
+
+
+def places_of(passed: Passed) -> list[Place]:
+    """What is known of the places that tokens were drawn for: their logits, or the runners-up."""
+    drawn = passed.drawn
+    if len(passed.logits) == len(drawn.tokens):
+        return [row[None] for row in passed.logits.clone()]
+    return [[token_id] for token_id in drawn.second] if drawn.second else [None] * len(drawn.tokens)
 
 
 def _likeliest(row: SamplingRow, count: int) -> SamplingRow:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -122,6 +123,31 @@ def test_a_context_too_long_for_a_chain_is_read_by_a_static_pass_before_it(
     assert read == [4 + 11 * 3 - 1]
 
 
+PROMPT = [7, 9, 11, 13]
+
+
+@asynccontextmanager
+async def looking_ahead(model: Path, sampling: dict[str, Any]) -> AsyncIterator[Callable[..., Any]]:
+    """Of a worker with chains: what asks it for a draft, waits until nothing is being prepared any more, and returns
+    the draft's tokens and source."""
+    config = DraftWorkerConfig(
+        model=str(model), device="cpu", dtype="float32", threads=1, context_length=128, slots=4, chains="on"
+    )
+    async with running(create_app(config)) as client:
+
+        async def draft(ids: list[int], session: str, held: int = 0, **fields: Any) -> tuple[list[int], str]:
+            asked = request(
+                ids, held, sampling=sampling | {"ignore_eos": True}, session_id=session,
+                num_prompt_tokens=len(PROMPT), max_tokens=64, deadline_ms=20_000, **fields,
+            )  # fmt: skip
+            answer = (await client.post("/v1/draft", json=asked)).json()
+            while "tandem_draft_lookahead_running 0.0" not in (await client.get("/metrics")).text:
+                await pause()
+            return answer["candidates"][0]["token_ids"], answer["source"]
+
+        yield draft
+
+
 @pytest.mark.parametrize("sampling", [SAMPLINGS[0], SAMPLINGS[1]], ids=str)
 def test_what_is_prepared_by_chains_is_what_is_drawn(
     model: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
@@ -135,36 +161,21 @@ def test_what_is_prepared_by_chains_is_what_is_drawn(
     monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: 0.0)
     monkeypatch.setattr(lookahead, "_smoothed", lambda old, new: 30.0)
     lengths = chain_lengths(monkeypatch)
-    prompt = [7, 9, 11, 13]
 
     async def scenario() -> None:
-        config = DraftWorkerConfig(
-            model=str(model), device="cpu", dtype="float32", threads=1, context_length=128, slots=4, chains="on"
-        )
-        async with running(create_app(config)) as client:
-
-            async def draft(ids: list[int], session: str, **fields: Any) -> Any:
-                asked = request(
-                    ids, fields.pop("held", 0), sampling=sampling | {"ignore_eos": True}, session_id=session,
-                    num_prompt_tokens=len(prompt), max_tokens=64, deadline_ms=20_000, **fields,
-                )  # fmt: skip
-                answer = (await client.post("/v1/draft", json=asked)).json()
-                while "tandem_draft_lookahead_running 0.0" not in (await client.get("/metrics")).text:
-                    await pause()
-                return answer["candidates"][0]["token_ids"], answer["source"]
-
-            text, _ = await draft(prompt, "plain", round=0, draft_tokens=18)
-            ids, held = list(prompt), 0
+        async with looking_ahead(model, sampling) as draft:
+            text, _ = await draft(PROMPT, "plain", round=0, draft_tokens=18)
+            ids, held = list(PROMPT), 0
             for number in range(3):
                 lengths.clear()
                 tokens, source = await draft(ids, "ahead", held=held, round=number, draft_tokens=5, lookahead_tokens=5)
-                place = len(ids) - len(prompt)
+                place = len(ids) - len(PROMPT)
                 assert tokens == text[place : place + 5]
                 assert source == ("cache" if number else "model")
                 # The draft itself, unless it was there, and 1 + 5 tokens ahead, at most four at once.
                 assert lengths == ([] if number else [5]) + [4, 2]
                 held = len(ids) + 5
-                ids = [*prompt, *text[: place + 6]]
+                ids = [*PROMPT, *text[: place + 6]]
 
     asyncio.run(scenario())
 
@@ -188,31 +199,16 @@ def test_other_outcomes_are_prepared_by_chains_that_go_back(
     monkeypatch.setattr(lookahead, "Ahead", noted)
     monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: 0.0)
     monkeypatch.setattr(lookahead, "_smoothed", lambda old, new: 30.0)
-    prompt = [7, 9, 11, 13]
 
     async def scenario() -> None:
-        config = DraftWorkerConfig(
-            model=str(model), device="cpu", dtype="float32", threads=1, context_length=128, slots=4, chains="on"
-        )
-        async with running(create_app(config)) as client:
-
-            async def draft(ids: list[int], session: str, **fields: Any) -> Any:
-                asked = request(
-                    ids, fields.pop("held", 0), sampling=sampling | {"ignore_eos": True}, session_id=session,
-                    num_prompt_tokens=len(prompt), max_tokens=64, deadline_ms=20_000, draft_tokens=5, **fields,
-                )  # fmt: skip
-                answer = (await client.post("/v1/draft", json=asked)).json()
-                while "tandem_draft_lookahead_running 0.0" not in (await client.get("/metrics")).text:
-                    await pause()
-                return answer["candidates"][0]["token_ids"], answer["source"]
-
-            ids, held = list(prompt), 0
+        async with looking_ahead(model, sampling) as draft:
+            ids, held = list(PROMPT), 0
             for number, chosen in enumerate([None, 1, 0, 4, 2, 3, 0]):
                 if chosen is not None:
                     branch = seen[-1].branches[chosen]
                     held, ids = len(ids) + branch.at, [*ids, *seen[-1].drafted[: branch.at], branch.tokens[0]]
-                tokens, source = await draft(ids, "ahead", held=held, round=number, lookahead_tokens=5)
-                alone, _ = await draft(ids, "alone", round=number)
+                tokens, source = await draft(ids, "ahead", held=held, round=number, draft_tokens=5, lookahead_tokens=5)
+                alone, _ = await draft(ids, "alone", round=number, draft_tokens=5)
                 assert tokens == alone
                 assert source == ("model" if chosen is None else "cache")
                 branches = seen[-1].branches

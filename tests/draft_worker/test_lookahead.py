@@ -81,15 +81,17 @@ async def test_the_same_text_from_the_same_drafts_some_of_them_prepared(
         assert used > 3 * sources.count("cache")
 
 
+def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
+    """In place of `laid_out`: the likeliest token after the whole draft alone."""
+    return [replace(guess, tokens=len(worth)) for _, guess in outcomes if guess.place == BONUS][:1]
+
+
 @pytest.mark.parametrize("fields", [{}, {"want_q": True}], ids=["deterministic", "probabilistic"])
 @pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "warm"])
 @async_test
 async def test_a_single_outcome_grows_where_the_draft_stands(
     sampling: dict[str, Any], fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
-        return [replace(guess, tokens=len(worth)) for _, guess in outcomes if guess.place == BONUS][:1]
-
     async with drafter() as worker, target() as judge:
         plain, _, drafts = await generate(worker, judge, sampling, 24, session_id="plain", **fields)
         monkeypatch.setattr(lookahead_module, "laid_out", chain)
@@ -106,9 +108,6 @@ async def test_a_single_outcome_grows_where_the_draft_stands(
 async def test_a_single_outcome_takes_a_row_a_pass_but_unknown_places_are_looked_at_now_and_then(
     kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def chain(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
-        return [replace(guess, tokens=len(worth)) for _, guess in outcomes if guess.place == BONUS][:1]
-
     monkeypatch.setattr(lookahead_module, "laid_out", chain)
     monkeypatch.setattr(lookahead_module, "_LOOK_ROUND", 2)
     if not kept:
