@@ -66,6 +66,9 @@ class Capabilities(Reply):
     lookahead: bool = Field(default=False, description="a draft worker that prepares drafts for what may come")
     prepared: bool = Field(default=False, description="a draft worker that tells what it has prepared by now")
     prepared_tokens: bool = Field(default=False, description="a draft worker that takes `prepared_tokens`")
+    chooses_ahead: bool = Field(
+        default=False, description="a draft worker that tells what `auto` would draft, and takes `verifying`"
+    )
     follows: bool = Field(default=False, description="a target that takes a verification which follows another")
     batch_invariant: bool = False
     target_rounds_sampled: bool = Field(
