@@ -13,7 +13,7 @@ from draft_worker import lookahead as lookahead_module
 from draft_worker.outcomes import BONUS, Guess
 from draft_worker.plans import DrawSeconds
 from testing.fakes.runner import FakeRunner
-from testing.wire import async_test
+from testing.wire import async_test, request
 from testing.worker_apps import STOP, Drafter, blended, drafter
 
 PRICES = [1.0, *(1.02 + 0.02 * count for count in range(8))]
@@ -113,3 +113,54 @@ async def follow(rng: Random, name: str, plain: Drafter, worker: Drafter, fixed:
             expected = as_told(one), len(came) > len(drafted(answer)[0])
         ids, number = [*ids, *came], number + 1
     return used
+
+
+REPEATED = [*range(1, 21), *range(1, 6)]
+
+
+@async_test
+async def test_what_is_told_leaves_room_for_the_targets_own_token() -> None:
+    async with drafter(lookup=True) as worker:
+        for left, told_of in ((5, []), (6, [[10]]), (9, [[10, 11, 12]])):
+            name = f"s{left}"
+            asked = fields(False, draft_tokens=3, verify_seconds=PRICES[:4], max_tokens=left)
+            assert drafted(await worker.draft(ids=REPEATED, session_id=name, **asked))[0] == [6, 7, 8]
+            found = await told(worker, 0, name)
+            assert [one["alternative"]["candidate"]["token_ids"] for one in found] == told_of
+
+
+@async_test
+async def test_nothing_is_told_of_another_round_under_a_grammar_or_where_nothing_is_worth_its_rows() -> None:
+    async with drafter(lookup=True) as worker:
+        await worker.draft(ids=REPEATED, round=3, **fields(False))
+        assert await told(worker, 3)
+        assert not await told(worker, 2)
+        assert not await told(worker, 4)
+        assert not await told(worker, 3, "other")
+        dear = [1.0 + 2.0 * count for count in range(9)]
+        await worker.draft(ids=[*REPEATED, 6], held=25, round=4, **fields(False, verify_seconds=dear))
+        assert not await told(worker, 4)
+        grammar = {"type": "regex", "value": ".*", "start": 0}
+        await worker.draft(ids=REPEATED, session_id="g", **fields(False, grammar=grammar))
+        assert not await told(worker, 0, "g")
+
+
+@async_test
+async def test_a_draft_that_was_not_told_is_chosen_as_ever() -> None:
+    async with drafter(lookup=True) as worker:
+        first = await worker.draft(ids=REPEATED, **fields(False, draft_tokens=2, verify_seconds=PRICES[:3]))
+        assert drafted(first)[0] == [6, 7]
+        (one,) = await told(worker, 0)
+        came = one["alternative"]["token_ids"]
+        assert (came, one["alternative"]["candidate"]["token_ids"]) == ([6, 7, 8], [9, 10])
+        again = fields(False, draft_tokens=2, verify_seconds=PRICES[:3], verifying=[9, 11])
+        assert drafted(await worker.draft(ids=[*REPEATED, *came], held=25, round=1, **again))[0] == [9, 10]
+        again |= {"draft_tokens": 1, "verify_seconds": PRICES[:2], "verifying": [11, 12]}
+        assert drafted(await worker.draft(ids=[*REPEATED, *came], held=25, round=2, **again))[0] == [9]
+
+
+@async_test
+async def test_only_what_auto_chose_can_be_said_to_be_verified() -> None:
+    async with drafter() as worker:
+        status, body = await worker.post("/v1/draft", request([1, 2], draft_tokens=4, verifying=[3]))
+        assert (status, body["error"]["field"]) == (400, "verifying")
