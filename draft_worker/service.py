@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, get_args
 
 from basics.names import AUTO, LOOKUP
@@ -152,6 +153,10 @@ class DraftService:
         call = await self.sessions.start(request, work)
         response: DraftResponse = await self.sessions.result(call)
         return response
+
+    def answered_together(self) -> AbstractContextManager[None]:
+        """While the calls of a batch are served."""
+        return self.lookahead.batch() if self.lookahead is not None else nullcontext()
 
     async def prepared(self, request: PreparedRequest) -> PreparedResponse:
         """The drafts for what may come of the verification under way; none for a session or round that is not held."""
