@@ -204,7 +204,7 @@ class DraftRequest(SequenceRequest):
         default=None,
         min_length=1,
         max_length=MAX_DRAFT_TOKENS,
-        description="for `auto`: of what `/v1/prepared` told, the draft whose verification is under way: it is answered",
+        description="for `auto`: of what `/v1/prepared` told, the draft that is being verified: it is the answer",
     )
     history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
     vocabulary: str | None = Field(

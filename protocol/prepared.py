@@ -23,7 +23,7 @@ class PreparedRequest(Message):
 
 class Prepared(Reply):
     alternative: Alternative
-    whole: bool = Field(description="as long as was asked for, or ended by a stop token; for `auto`: as it would choose")
+    whole: bool = Field(description="as long as was asked for, or as `auto` would have it; or ended by a stop token")
     parts: list[DraftPart] = Field(default_factory=list, description="for `auto`: as in a draft's answer")
     planned: int | None = Field(default=None, ge=0, description="likewise")
 
