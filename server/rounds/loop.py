@@ -94,6 +94,19 @@ class RoundLoop:
         room = self._remaining - 1
         return replace(plan, draft_tokens=min(plan.draft_tokens, room), prepared_tokens=min(plan.prepared_tokens, room))
 
+    def _within(self, speculating: Speculating, plan: RoundPlan) -> RoundPlan:
+        """A plan for drafts, as far as the workers in use can do it."""
+        for worker in (self._info, speculating.drafts.worker.info if speculating.drafts.worker is not None else None):
+            if worker is not None:
+                able = worker.capabilities
+                plan = replace(
+                    plan,
+                    draft_tokens=max(1, min(plan.draft_tokens, able.max_draft_tokens)),
+                    prepared_tokens=min(plan.prepared_tokens, able.max_draft_tokens),
+                    num_candidates=max(1, min(plan.num_candidates, able.max_candidates)),
+                )
+        return plan
+
     def _prices(self, plan: RoundPlan) -> list[float] | None:
         """What a worker that chooses is told of the target's times; None: it does not."""
         return self._target.step_times.prices(plan.draft_tokens) if plan.worker_chooses else None
@@ -113,16 +126,11 @@ class RoundLoop:
         """A round; None if the worker chose to draft nothing, which is decoded plainly and so faster."""
         worker = speculating.drafts.worker
         self._draft_id = worker.info.id if worker is not None and worker.info is not None else self._draft_id
-        draft_tokens, num_candidates, prepared_tokens = plan.draft_tokens, plan.num_candidates, plan.prepared_tokens
-        for info in (self._info, worker.info if worker is not None else None):
-            if info is not None:
-                draft_tokens = max(1, min(draft_tokens, info.capabilities.max_draft_tokens))
-                prepared_tokens = min(prepared_tokens, info.capabilities.max_draft_tokens)
-                num_candidates = max(1, min(num_candidates, info.capabilities.max_candidates))
+        plan = self._within(speculating, plan)
+        draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
         self._context.metrics.draft_tokens.observe(draft_tokens)
         self._context.metrics.candidates.observe(num_candidates)
         seconds = speculating.draft_seconds(self._target.step_times, draft_tokens, num_candidates)
-        plan = replace(plan, draft_tokens=draft_tokens, prepared_tokens=prepared_tokens)
         verify, ahead = self._prices(plan), self._ahead(speculating, plan)
         draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds, verify, ahead)
         if plan.worker_chooses and draft.planned == 0:
@@ -160,6 +168,7 @@ class RoundLoop:
         if told is not None and told.planned is not None:
             asked = told.planned
         goes_on = plan.draft_tokens > 0 and drafts.state == "ready"
+        plan = self._within(speculating, plan) if goes_on else plan
         looks_on = plan.lookahead and goes_on
         drafting: asyncio.Task[Draft] | None = None
         prepare: Prepare | None = None
