@@ -20,7 +20,7 @@ UNREAD_ROUNDS = 32
 def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy], follows: bool = False) -> Capabilities:
     """What a target on this engine can do; the engine that loads a model adds the grammars that it honours.
 
-    `follows`: nothing but a call's turn decides when its pass begins, so that one may wait for the verdict before it.
+    `follows`: a call may wait for the verdict before it; the engine hears of it once that is known.
     """
     return Capabilities(
         rounds=["gateway"],

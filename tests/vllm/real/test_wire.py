@@ -90,6 +90,37 @@ def test_verify(workers: Workers, sampling: dict[str, Any]) -> None:
             assert ours == theirs
 
 
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, WARM], ids=["greedy", "warm"])
+@pytest.mark.parametrize("right", [True, False])
+def test_a_verification_that_is_held_until_the_verdict_before_it(
+    workers: Workers, sampling: dict[str, Any], right: bool
+) -> None:
+    own = tokens(workers.torch_target, sampling=sampling, max_tokens=16)
+    session = f"held-{sampling['temperature']}-{right}"
+    common = {"num_prompt_tokens": len(PROMPT), "sampling": sampling, "session_id": session}
+    first = request(PROMPT, candidates=[{"token_ids": own[:3]}], **common)
+    wrong = {"token_ids": [*own[:3], own[3] + 1], "candidate": {"token_ids": [7, 8]}}
+    came = {"token_ids": own[:4], "candidate": {"token_ids": [*own[4:6], own[6] + 1]}}
+    second = request(
+        PROMPT, held=len(PROMPT), round=1, follows=0, alternatives=[wrong, came] if right else [wrong], candidates=[],
+        **common,
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(workers.post, workers.target, "/v1/verify", first)
+
+        for _ in range(200):
+            answer = httpx.post(f"{workers.target.url}/v1/verify", json=second, timeout=60, trust_env=False)
+            if answer.status_code != 409 or answer.json()["error"]["field"] != "follows":
+                break  # else it came before the round that it follows
+        assert under_way.result()["token_ids"] == own[:4]
+    if not right:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_followed")
+        return
+    found = answer.json()
+    assert (answer.status_code, found["candidate"], found["num_accepted"]) == (200, 1, 2)
+    assert found["token_ids"] == own[4:7]
+
+
 def test_rounds_of_a_session(workers: Workers) -> None:
     """Only what is new is sent, and a retried round, whose context vLLM holds by then, gets the same answer."""
     own = tokens(workers.target, sampling={"temperature": 0.0}, max_tokens=64)
