@@ -12,6 +12,7 @@ from engines.running_model import RunningModel
 from protocol.messages import MAX_LOGPROBS, GenerateRequest, Grammar, Sampling, VerifyRequest, VerifyResponse
 from protocol.worker_info import Capabilities
 from target_worker.strategies import STRATEGIES
+from worker.sessions import MOST_HELD
 
 UNREAD_ROUNDS = 32
 """Rounds a stream may be ahead of its reader before it waits."""
@@ -33,6 +34,7 @@ def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy], fol
         sampling=list(Sampling.model_fields),
         grammar_types=[],
         follows=follows,
+        holds=MOST_HELD if follows else 1,
     )
 
 

@@ -76,8 +76,8 @@ class Session(Generic[S]):
     hashes: PrefixHashes = field(init=False)
     latest_round: int = -1
     call: Call | None = None
-    held: Call | None = None
-    """One that waits for the verdict of `call`."""
+    held: list[Call] = field(default_factory=list)
+    """Those that wait: the first for the verdict of `call`, each other one for that of the one before it."""
 
     counted: int = 0
     used: float = field(default_factory=time.monotonic)
