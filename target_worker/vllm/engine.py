@@ -29,7 +29,7 @@ def load_target(
 ) -> VllmTarget:
     """`on_death(reason)` is called if vLLM's process ended. Raises engines.errors.ModelError."""
     ours: dict[str, Any] = {"logprobs_mode": "raw_logprobs", "max_logprobs": MAX_LOGPROBS}
-    able = capabilities(config, _STRATEGIES, follows=True)
+    able = capabilities(config, _STRATEGIES)
     drafting: TargetRounds | None = None
     if config.draft_workers:
         drafting = TargetRounds(config.most_drafted)
