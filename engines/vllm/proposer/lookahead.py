@@ -17,8 +17,11 @@ row of the batch waits for a whole draft of another one."""
 
 _BLOCK = 8
 """Steps of one way in a row, while it is tried. The first does not count: its drafts follow from the way before."""
-_LEAST_STEPS = 14.0
-"""Of each way, before one is preferred."""
+_LEAST_STEPS = 11.0
+"""Of each way, before one is preferred: two blocks, the older fading."""
+_FEW_STEPS = 6.0
+_CLEARLY = 1.3
+"""So much faster one has to be than all others to be preferred after few steps."""
 _FADING = 0.97
 _MARGIN = 1.01
 """Lookahead has to be this much faster, since it takes compute of the draft worker."""
@@ -94,9 +97,13 @@ class LookaheadChoice:
 
     def _best(self) -> Way | None:
         """None while too little is known."""
-        if min(steps.count for steps in self._steps.values()) < _LEAST_STEPS:
+        fewest = min(steps.count for steps in self._steps.values())
+        if fewest < _FEW_STEPS:
             return None
-        return max(self._ways, key=lambda way: self._pace(way) / (1.0 if way == "off" else _MARGIN))
+        paces = {way: self._pace(way) / (1.0 if way == "off" else _MARGIN) for way in self._ways}
+        best = max(self._ways, key=lambda way: paces[way])
+        clear = all(paces[best] > _CLEARLY * pace for way, pace in paces.items() if way != best)
+        return best if clear or fewest >= _LEAST_STEPS else None
 
     def _pace(self, way: Way) -> float:
         steps = self._steps[way]
