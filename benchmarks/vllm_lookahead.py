@@ -1,7 +1,8 @@
 """Does lookahead pay for a plain `vllm serve` with Tandem's proposer? A real pair, on CPUs or on a GPU.
 
-    python -m benchmarks.vllm_lookahead --target FILE.gguf --draft FILE.gguf --step-ms 25 --streams 1 8 32   # a GPU
-    python -m benchmarks.vllm_lookahead --step-ms 200 --draft-pass-ms 20 --streams 1 4                       # CPUs
+    python -m benchmarks.vllm_lookahead --step-ms 150 --draft-pass-ms 12 --streams 1 4 8     # CPUs
+    python -m benchmarks.vllm_lookahead --target FILE.gguf --draft FILE.gguf --dtype bfloat16 --draft-device cuda \
+        --memory-gb 8 --step-ms 25 --streams 1 8 32 --tokens 192                             # a GPU; cuda:1 if there are two
 
 One vLLM, whose steps last --step-ms at least (benchmarks/timed_proposer.py), and one draft worker, whose passes last
 --draft-pass-ms at least (testing/slow_worker.py; 0: as they are). The same prompts are answered in each of --modes, in
@@ -115,6 +116,7 @@ def prompts(target: str, kind: str) -> list[list[int]]:
     if kind == "humaneval":
         return [tokenizer(text)["input_ids"] for _, text in human_eval()]
     texts = KINDS[kind] if kind in KINDS else [text for texts in zip(*KINDS.values(), strict=True) for text in texts]
+    texts = [*texts, *(f"{text} (Version {number}.)" for number in range(2, 16) for text in texts)]
     chats = [
         tokenizer.apply_chat_template(
             [{"role": "user", "content": text}], add_generation_prompt=True, tokenize=True, return_dict=False
@@ -154,7 +156,13 @@ def start(stack: Stack, options: argparse.Namespace) -> tuple[Process, Process, 
         arguments["additional_config"]["tandem"]["deadline_ms"] = options.deadline_ms
     if options.dtype == "float32":
         arguments |= {"enforce_eager": True, "block_size": 32}
-        variables |= {"OMP_NUM_THREADS": str(options.threads), "OMP_WAIT_POLICY": "PASSIVE"}
+        variables |= {
+            "VLLM_CPU_KVCACHE_SPACE": "1",
+            "OMP_NUM_THREADS": str(options.threads),
+            "OMP_WAIT_POLICY": "PASSIVE",
+        }
+    else:
+        arguments["gpu_memory_utilization"] = 0.8
     vllm = serve_vllm(stack, resolve_model(options.target).folder, arguments, options.start_seconds, **variables)
     return vllm, draft, variables
 
