@@ -2,7 +2,7 @@
 
     python -m benchmarks.vllm_lookahead --step-ms 150 --draft-pass-ms 12 --streams 1 4 8     # CPUs
     python -m benchmarks.vllm_lookahead --target FILE.gguf --draft FILE.gguf --dtype bfloat16 --draft-device cuda \
-        --memory-gb 8 --step-ms 25 --streams 1 8 32 --tokens 192                             # a GPU; cuda:1 if there are two
+        --memory-gb 8 --step-ms 25 --streams 1 8 32 --tokens 192         # a GPU; cuda:1 if there are two
 
 One vLLM, whose steps last --step-ms at least (benchmarks/timed_proposer.py), and one draft worker, whose passes last
 --draft-pass-ms at least (testing/slow_worker.py; 0: as they are). The same prompts are answered in each of --modes, in
