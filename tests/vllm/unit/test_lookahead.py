@@ -155,6 +155,8 @@ def test_batches_of_different_sizes_are_judged_apart() -> None:
     one, eight = lookahead.choice(1, True, False), lookahead.choice(8, True, False)
     assert one is not eight
     assert lookahead.choice(9, True, False) is eight
+    assert lookahead.choice(1, True, True)._ways == ["off", "ahead", "there"]
+    assert lookahead.choice(8, True, True)._ways == ["off", "there"]
     for choice, kind in ((one, "ahead"), (eight, "off")):
         for _ in range(200):
             choice.observe([GAMMA], [3], 0.02 if choice.way == kind else 0.05)
