@@ -63,6 +63,7 @@ class DraftService:
                 "translates": translates,
                 "prepared": info.capabilities.lookahead,
                 "prepared_tokens": info.capabilities.lookahead,
+                "assumes": info.capabilities.lookahead,
             }
         )
         self._learned = Learned(engine, info.model_copy(update={"capabilities": able}), config, metrics)
