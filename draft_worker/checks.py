@@ -26,6 +26,8 @@ def check_draft(request: DraftRequest, info: ModelInfo) -> None:
         raise Unsupported("a draft whose q is wanted must not be as long as what is prepared", "prepared_tokens")
     if request.prepared_tokens and request.draft_model == AUTO:
         raise Unsupported("auto chooses lengths itself", "prepared_tokens")
+    if request.verifying is not None and request.draft_model != AUTO:
+        raise Unsupported("only what auto chose is told, and then verified", "verifying")
     most = info.capabilities.max_candidates
     if request.draft_model != LOOKUP and request.num_candidates > most:
         raise Unsupported(f"{info.id} drafts {most} candidates at most", "num_candidates")

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -183,15 +184,11 @@ class Lookahead:
 
         That round must be the session's last: what is prepared goes on meanwhile, and afterwards.
         """
+        ahead = await self.prepared(session, round_, seconds)
         looking: Looking | None = session.state.get(NAME)
-        if looking is None or looking.request is None or looking.request.round != round_ or looking.task is None:
+        if ahead is None or looking is None or looking.request is None:
             return []
-        ahead, request = looking.ahead, looking.request
-        if not looking.task.done():
-            await asyncio.wait({looking.task}, timeout=seconds)
-        if ahead is None or session.latest_round != round_:
-            return []
-        found = []
+        found, request = [], looking.request
         for branch in ahead.branches:
             stopped, tokens = branch.stopped, list(branch.tokens)  # the engine's thread may still append to them
             if len(tokens) > 1:
@@ -200,6 +197,16 @@ class Lookahead:
                 whole = stopped or len(tokens) > looking.each
                 found.append(Prepared(alternative=Alternative(token_ids=came, candidate=candidate), whole=whole))
         return found
+
+    async def prepared(self, session: Session[Memory], round_: int, seconds: float) -> Ahead | None:
+        """What is prepared after the draft of this round, once that is all or the time is over; None without anything,
+        and if that round is not the session's last by then."""
+        looking: Looking | None = session.state.get(NAME)
+        if looking is None or looking.request is None or looking.request.round != round_ or looking.task is None:
+            return None
+        if not looking.task.done():
+            await asyncio.wait({looking.task}, timeout=seconds)
+        return looking.ahead if session.latest_round == round_ else None
 
     async def free(self, session: Session[Memory]) -> None:
         """Wait until the engine has let go of what was being prepared for the session: by its next pass."""
@@ -350,6 +357,14 @@ class Lookahead:
         worth = worths(usual, max(drawing(drawn) / drawn, 1e-6), answered.request.flight_seconds, right[:each], pace)
         time = math.inf if gap is None else gap
         return laid_out(likely, planned, worth, _MOST_TOKENS, seconds, time, drawing, answered.known, chains)
+
+
+def supposed(state: Memory) -> Memory:
+    """What is remembered of a session, for one that stands in for it, whose context is an outcome."""
+    found = {who: copy(what) for who, what in state.items()}
+    if NAME in found:
+        found[NAME] = replace(found[NAME], fits=True)
+    return found
 
 
 def _branch(asked: Asked, ahead: list[int]) -> tuple[Branch, int] | None:

@@ -16,6 +16,7 @@ from draft_worker.drafter import Asked, Copier, Means, Memory, certain
 from draft_worker.drafters import DRAFTERS
 from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted, DraftEngine, LooksAhead, capabilities
+from draft_worker.foresight import Foresight
 from draft_worker.grammars import SessionGrammars
 from draft_worker.lookahead import Lookahead
 from draft_worker.memory import AnswerMemory
@@ -64,6 +65,7 @@ class DraftService:
                 "prepared": info.capabilities.lookahead,
                 "prepared_tokens": info.capabilities.lookahead,
                 "assumes": info.capabilities.lookahead,
+                "chooses_ahead": True,
             }
         )
         self._learned = Learned(engine, info.model_copy(update={"capabilities": able}), config, metrics)
@@ -84,6 +86,7 @@ class DraftService:
         singly = isinstance(engine, LooksAhead) and not engine.chains
         model = models[0] if models else None
         self._auto = Auto(copiers, model, grammars, draw_seconds=draw_seconds, singly=singly)
+        self._foresight = Foresight(self._auto, self.lookahead, info.context_length)
         self.sessions: SessionTable[Memory] = SessionTable(
             dict, self._on_drop, config.max_sessions, config.max_session_tokens, config.session_idle_ms / 1000
         )
@@ -160,7 +163,9 @@ class DraftService:
         """The drafts for what may come of the verification under way; none for a session or round that is not held."""
         session = self.sessions.get(request.session_id)
         found: list[Prepared] = []
-        if session is not None and self.lookahead is not None:
+        if session is not None and self._foresight.chose(session, request.round):
+            found = await self._foresight.alternatives(session, request.round, request.wait_ms / 1000)
+        elif session is not None and self.lookahead is not None:
             found = await self.lookahead.alternatives(session, request.round, request.wait_ms / 1000)
         return PreparedResponse(session_id=request.session_id, round=request.round, prepared=found[:MAX_ALTERNATIVES])
 

@@ -206,6 +206,12 @@ class DraftRequest(SequenceRequest):
         description="for `auto`: what the target takes for a token of plain decoding, and to verify 1, 2, … draft "
         "tokens; null: drafts as long as asked",
     )
+    verifying: list[TokenId] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_DRAFT_TOKENS,
+        description="for `auto`: of what `/v1/prepared` told, the draft that is being verified: it is the answer",
+    )
     history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
     vocabulary: str | None = Field(
         default=None, max_length=128, description="whose ids these are, if not the worker's: a fingerprint it learned"

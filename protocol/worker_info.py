@@ -67,6 +67,9 @@ class Capabilities(Reply):
     prepared: bool = Field(default=False, description="a draft worker that tells what it has prepared by now")
     prepared_tokens: bool = Field(default=False, description="a draft worker that takes `prepared_tokens`")
     assumes: bool = Field(default=False, description="a draft worker that takes `assumed_tokens`, `lookahead_seconds`")
+    chooses_ahead: bool = Field(
+        default=False, description="a draft worker that tells what `auto` would draft, and takes `verifying`"
+    )
     follows: bool = Field(default=False, description="a target that takes a verification which follows another")
     holds: int = Field(default=1, ge=1, description="how many of these may wait in a session, one behind the other")
     batch_invariant: bool = False

@@ -127,6 +127,15 @@ class Session(Generic[S]):
         unchanged, self._settled[who] = self._settled.get(who, 0), len(self.ids)
         return unchanged
 
+    def supposing(self, length: int, token_ids: list[int], state: S) -> Session[S]:
+        """A stand-in for this session as it would be after its first `length` ids and these, with a state of its own.
+
+        What is settled with it is not settled with this one. It can't be read into: it has no hashes.
+        """
+        found = Session(self.key, self.cache_salt, state, [*self.ids[:length], *token_ids], serial=self.serial)
+        found._settled = {who: min(settled, length) for who, settled in self._settled.items()}
+        return found
+
     def emit(self, token_ids: list[int]) -> None:
         """Append ids that this worker adds to the sequence itself."""
         self.ids.extend(token_ids)
