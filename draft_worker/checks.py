@@ -19,6 +19,8 @@ def check_draft(request: DraftRequest, info: ModelInfo) -> None:
             raise Unsupported("this worker does not draft ahead", name)
         if tokens and request.num_candidates > 1:
             raise Unsupported("only a single candidate is drafted ahead", name)
+    if request.assumed_tokens and request.draft_model == AUTO:
+        raise Unsupported("auto judges its drafters by the context, all of which must be certain", "assumed_tokens")
     if request.prepared_tokens and request.want_q:
         # How much is there follows from the time that passes took, and with it from tokens that may be drawn again.
         raise Unsupported("a draft whose q is wanted must not be as long as what is prepared", "prepared_tokens")

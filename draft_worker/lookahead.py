@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from basics.names import AUTO
 from draft_worker.engine import DraftEngine, LooksAhead
 from draft_worker.fan_out import MOST_GUESSES, GuessRates, laid_out, likeliest, worths
+from draft_worker.looking import Looking, same_draws
 from draft_worker.outcomes import Ahead, Branch, Guess, Place
 from draft_worker.pass_seconds import PassSeconds
 from draft_worker.plans import DrawSeconds
@@ -85,22 +86,6 @@ class _Answered:
         return self.planned, self.usual, self.each, self.request.flight_seconds, self.known, self.chains
 
 
-@dataclass(slots=True)
-class _Looking:
-    """Of one session: what is known of its text, and what was prepared after its last call, of `at` ids of context."""
-
-    yields: Yields
-    gap: float | None = None
-    at: int = 0
-    each: int = 0
-    began: float = 0.0
-    request: DraftRequest | None = None
-    ahead: Ahead | None = None
-    task: asyncio.Task[None] | None = None
-    fits: bool = False
-    """Whether the call being served goes on from there."""
-
-
 class Lookahead:
     """One for a worker whose engine can do it. On the event loop's thread."""
 
@@ -132,21 +117,26 @@ class Lookahead:
     def settle(self, asked: Asked) -> None:
         """A call of the session has come: what is prepared is judged by its context, and no more is."""
         unchanged = asked.session.settle(NAME)
-        looking: _Looking | None = asked.session.state.get(NAME)
+        looking: Looking | None = asked.session.state.get(NAME)
         if looking is None:
             return
         looking.fits = False
+        looking.keep_older(asked, unchanged)
         if looking.task is not None:
             looking.task.cancel()
         ahead, request = looking.ahead, looking.request
         if ahead is None or request is None:
             return
         gap = time.perf_counter() - looking.began
-        came = asked.ids[looking.at :]
-        looking.fits = unchanged >= looking.at > 0 and len(came) > 0 and _same_draws(request, asked.request)
-        if looking.fits:
-            looking.gap = _smoothed(looking.gap, gap)
-            self._gap = _smoothed(self._gap, gap)
+        came = asked.ids[looking.at : asked.certain]
+        beyond = len(asked.ids) > looking.at
+        looking.fits = unchanged >= looking.at > 0 and beyond and same_draws(request, asked.request)
+        for older, brought in looking.certain_now(asked):
+            self._judge(looking, older, brought)
+        if looking.fits and came:
+            if not request.assumed_tokens and not asked.request.assumed_tokens:
+                looking.gap = _smoothed(looking.gap, gap)
+                self._gap = _smoothed(self._gap, gap)
             self._judge(looking, ahead, came)
         for rows, seconds in ahead.passes:
             self._seconds.observe(rows, seconds)
@@ -195,7 +185,7 @@ class Lookahead:
         That round must be the session's last: what is prepared goes on meanwhile, and afterwards.
         """
         ahead = await self.prepared(session, round_, seconds)
-        looking: _Looking | None = session.state.get(NAME)
+        looking: Looking | None = session.state.get(NAME)
         if ahead is None or looking is None or looking.request is None:
             return []
         found, request = [], looking.request
@@ -211,7 +201,7 @@ class Lookahead:
     async def prepared(self, session: Session[Memory], round_: int, seconds: float) -> Ahead | None:
         """What is prepared after the draft of this round, once that is all or the time is over; None without anything,
         and if that round is not the session's last by then."""
-        looking: _Looking | None = session.state.get(NAME)
+        looking: Looking | None = session.state.get(NAME)
         if looking is None or looking.request is None or looking.request.round != round_ or looking.task is None:
             return None
         if not looking.task.done():
@@ -220,7 +210,7 @@ class Lookahead:
 
     async def free(self, session: Session[Memory]) -> None:
         """Wait until the engine has let go of what was being prepared for the session: by its next pass."""
-        looking: _Looking | None = session.state.get(NAME)
+        looking: Looking | None = session.state.get(NAME)
         if looking is not None and looking.task is not None and not looking.task.done():
             await asyncio.wait({looking.task})
 
@@ -247,9 +237,10 @@ class Lookahead:
         before `drafted` is added to the session.
         """
         request, session = asked.request, asked.session
-        looking: _Looking | None = session.state.get(NAME)
+        looking: Looking | None = session.state.get(NAME)
         if looking is None:
-            looking = session.state[NAME] = _Looking(Yields(strength=6.0, prior=self._yields))
+            looking = session.state[NAME] = Looking(Yields(strength=6.0, prior=self._yields))
+        looking.older = looking.still_open(asked) if request.assumed_tokens else []
         looking.ahead = None
         busy = self._engine.calls > _MOST_CALLS and not self._batches
         if not request.lookahead_tokens or asked.owner is None or busy:
@@ -268,14 +259,14 @@ class Lookahead:
         )
         looking.at, looking.each, looking.request = len(asked.ids), each, request
         if not self._batches:
-            self._lay_out(looking, answered, self._choose(looking, answered, looking.gap))
+            self._lay_out(looking, answered, self._choose(looking, answered, self._time(looking, request)))
         looking.task = asyncio.get_running_loop().create_task(self._look(looking, looking.task, answered))
         self._tasks.add(looking.task)
         looking.task.add_done_callback(self._tasks.discard)
 
     def drop(self, session: Session[Memory]) -> None:
         """The session is gone."""
-        looking: _Looking | None = session.state.pop(NAME, None)
+        looking: Looking | None = session.state.pop(NAME, None)
         if looking is not None and looking.task is not None:
             looking.task.cancel()
 
@@ -286,11 +277,17 @@ class Lookahead:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_MOST_SECONDS)
 
-    def _lay_out(self, looking: _Looking, answered: _Answered, guesses: list[Guess], together: int = 1) -> None:
+    def _time(self, looking: Looking, request: DraftRequest) -> float | None:
+        """Seconds until the session's next call, as far as is known."""
+        if request.lookahead_seconds is not None:
+            return request.lookahead_seconds
+        return looking.gap if looking.gap is not None else self._gap
+
+    def _lay_out(self, looking: Looking, answered: _Answered, guesses: list[Guess], together: int = 1) -> None:
         """`together` sessions are prepared for in the same passes."""
         request, drafted, known = answered.request, answered.drafted, answered.known
         looking.began = began = time.perf_counter()
-        gap = looking.gap if looking.gap is not None else self._gap
+        gap = self._time(looking, request)
         self._begun += 1
         everywhere = self._begun % _LOOK_ROUND == 0
         ahead = Ahead(drafted, guesses, MOST_GUESSES, request.want_q, everywhere, answered.chains, known=known)
@@ -301,7 +298,7 @@ class Lookahead:
             ahead.time_to_draw = lambda tokens: time.perf_counter() + self._drawing.of(tokens) <= began + gap
         looking.ahead = ahead
 
-    async def _look(self, looking: _Looking, previous: asyncio.Task[None] | None, answered: _Answered) -> None:
+    async def _look(self, looking: Looking, previous: asyncio.Task[None] | None, answered: _Answered) -> None:
         deadline = time.monotonic() + _MOST_SECONDS
         if looking.ahead is None:
             await self._no_batch.wait()
@@ -318,6 +315,8 @@ class Lookahead:
         assert ahead is not None
         if previous is not None and not previous.done():
             await asyncio.wait({previous})
+        for one in looking.older:
+            one.ahead.forget()
         try:
             with suppress(WireError):  # there is other work, or no time left
                 await self._engine.look_ahead(answered.request, answered.ids, answered.owner, ahead, deadline)
@@ -326,7 +325,7 @@ class Lookahead:
         finally:
             ahead.places = ()  # logits take memory
 
-    def _judge(self, looking: _Looking, ahead: Ahead, came: list[int]) -> None:
+    def _judge(self, looking: Looking, ahead: Ahead, came: list[int]) -> None:
         looking.yields.observe(_KIND, ahead.drafted, came)
         place = 0
         while place < min(len(came), len(ahead.drafted)) and came[place] == ahead.drafted[place]:
@@ -337,12 +336,11 @@ class Lookahead:
         found = ahead.following(came)
         self._metrics.foreseen(found is not None and len(found[0].tokens) > found[1])
 
-    def _choose(self, looking: _Looking, answered: _Answered, gap: float | None, together: int = 1) -> list[Guess]:
+    def _choose(self, looking: Looking, answered: _Answered, gap: float | None, together: int = 1) -> list[Guess]:
         """What is likeliest to be used of all that there is time for, and a token at least.
 
         For several sessions by what was learned of all, as they get the same.
         """
-        gap = gap if gap is not None else self._gap
         yields = looking.yields if together == 1 else self._yields
         planned, usual, each, chains = answered.planned, answered.usual, answered.each, answered.chains
         most = _FIRST_OUTCOMES if gap is None else _MOST_OUTCOMES
@@ -371,10 +369,8 @@ def supposed(state: Memory) -> Memory:
 
 def _branch(asked: Asked, ahead: list[int]) -> tuple[Branch, int] | None:
     """What was begun for the context and `ahead`, however far it has grown, and how many of its tokens these are."""
-    looking: _Looking | None = asked.session.state.get(NAME)
-    if looking is None or not looking.fits or looking.ahead is None:
-        return None
-    return looking.ahead.following([*asked.ids[looking.at :], *ahead])
+    looking: Looking | None = asked.session.state.get(NAME)
+    return looking.branch(asked, ahead) if looking is not None else None
 
 
 def candidate_of(token_ids: list[int], q: list[TopK], wants_q: bool) -> Candidate:
@@ -383,12 +379,6 @@ def candidate_of(token_ids: list[int], q: list[TopK], wants_q: bool) -> Candidat
         return Candidate(token_ids=token_ids)
     logprobs = [top.logprobs[top.token_ids.index(token_id)] for token_id, top in zip(token_ids, q, strict=True)]
     return Candidate(token_ids=token_ids, logprobs=logprobs, q=q)
-
-
-def _same_draws(one: DraftRequest, other: DraftRequest) -> bool:
-    """Whether drafts drawn for one are those that the other asks for, given the context."""
-    names = ("sampling", "choice_index", "num_prompt_tokens", "grammar", "want_q")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def _smoothed(old: float | None, new: float) -> float:

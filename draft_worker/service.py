@@ -64,6 +64,7 @@ class DraftService:
                 "translates": translates,
                 "prepared": info.capabilities.lookahead,
                 "prepared_tokens": info.capabilities.lookahead,
+                "assumes": info.capabilities.lookahead,
                 "chooses_ahead": True,
             }
         )

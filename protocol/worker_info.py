@@ -66,6 +66,7 @@ class Capabilities(Reply):
     lookahead: bool = Field(default=False, description="a draft worker that prepares drafts for what may come")
     prepared: bool = Field(default=False, description="a draft worker that tells what it has prepared by now")
     prepared_tokens: bool = Field(default=False, description="a draft worker that takes `prepared_tokens`")
+    assumes: bool = Field(default=False, description="a draft worker that takes `assumed_tokens`, `lookahead_seconds`")
     chooses_ahead: bool = Field(
         default=False, description="a draft worker that tells what `auto` would draft, and takes `verifying`"
     )
