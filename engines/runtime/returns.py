@@ -17,6 +17,8 @@ _LATE = 1.5
 """So many mean deviations beyond its usual time a session is expected at the latest."""
 _SLACK = 0.0005
 """Seconds beyond that."""
+_ROUNDS = 4
+"""Rounds to come for which those that share a pass are taken to go on sharing them."""
 _LEAST = 0.0002
 """Seconds that waiting has to save for each session that waits."""
 _MOST_KNOWN = 4096
@@ -82,17 +84,22 @@ class Returns:
         """Seconds until the first session comes that a pass over `present` calls should wait for; 0: it should not.
 
         With k more a pass takes k·tokens·per_token longer, and `present` calls wait for that and for the last of the k;
-        these are spared a pass of their own, all but what their tokens take: `fixed`.
+        these are spared a pass of their own, all but what their tokens take: `fixed`. And afterwards all come back
+        together: their rounds take a pass and what they are `away`, those of two groups that take turns two passes.
         """
         fixed, per_token = self._passes.fixed, self._passes.per_token
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         left = self._waiting_since + fixed - now  # however estimates turn out, a pass waits no longer than it takes
-        due = ((session.due, session.tokens) for session in self._sessions.values())
-        expected = sorted((at - now, tokens) for at, tokens in due if at is not None and now < at <= now + left)
-        tokens, best, first = 0.0, _LEAST * present, 0.0
-        for count, (away, more) in enumerate(expected, start=1):
-            tokens += more
-            saved = count * (fixed - away) - present * (away + per_token * tokens)
+        expected = sorted(
+            (due - now, due - session.since, session.tokens)
+            for session in self._sessions.values()
+            if session.since is not None and (due := session.due) is not None and now < due <= now + left
+        )
+        tokens, longest, best, first = 0.0, 0.0, _LEAST * present, 0.0
+        for count, (wait, away, more) in enumerate(expected, start=1):
+            tokens, longest = tokens + more, max(longest, away)
+            saved = count * (fixed - wait) - present * (wait + per_token * tokens)
+            saved += _ROUNDS * (count + present) * max(0.0, fixed - longest)
             if saved > best:
                 best, first = saved, expected[0][0]
         return first
