@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FilePath, SecretStr, model_validator
 
-from basics.names import LOOKUP, MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
+from basics.names import LOOKUP, MAX_CANDIDATES, MAX_DRAFT_TOKENS, OnOffAuto, Strategy
 from config.urls import worker_url
 from config.vllm_arguments import check_vllm_arguments
 
@@ -161,6 +161,11 @@ class TargetWorkerConfig(WorkerConfig):
         gt=0.0,
         le=60_000.0,
         description="how long a step waits for drafts; none: half a measured step. Raise it if drafts come later",
+    )
+    lookahead: OnOffAuto = Field(
+        default="off",
+        description="have draft_workers prepare the next drafts while vLLM's step runs; auto: where steps with it "
+        "bring more tokens a second",
     )
 
     @model_validator(mode="after")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from fastapi import FastAPI, Request, Response
 
@@ -53,7 +54,9 @@ def create_app(
 
     async def draft_batch(request: Request) -> Response:
         items = parse_batch(DraftBatchRequest, DraftRequest, await shell.read_body(request))
-        answers = await until_client_leaves(request.receive, serve_batch(items, draft, DraftBatchItem))
+        # While it is not ready each item is refused for itself.
+        with lifecycle.get().answered_together() if lifecycle.ready().ready else nullcontext():
+            answers = await until_client_leaves(request.receive, serve_batch(items, draft, DraftBatchItem))
         return json_response(DraftBatchResponse(items=answers))
 
     async def remember(request: RememberRequest) -> RememberResponse:

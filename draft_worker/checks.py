@@ -19,11 +19,15 @@ def check_draft(request: DraftRequest, info: ModelInfo) -> None:
             raise Unsupported("this worker does not draft ahead", name)
         if tokens and request.num_candidates > 1:
             raise Unsupported("only a single candidate is drafted ahead", name)
+    if request.assumed_tokens and request.draft_model == AUTO:
+        raise Unsupported("auto judges its drafters by the context, all of which must be certain", "assumed_tokens")
     if request.prepared_tokens and request.want_q:
         # How much is there follows from the time that passes took, and with it from tokens that may be drawn again.
         raise Unsupported("a draft whose q is wanted must not be as long as what is prepared", "prepared_tokens")
     if request.prepared_tokens and request.draft_model == AUTO:
         raise Unsupported("auto chooses lengths itself", "prepared_tokens")
+    if request.verifying is not None and request.draft_model != AUTO:
+        raise Unsupported("only what auto chose is told, and then verified", "verifying")
     most = info.capabilities.max_candidates
     if request.draft_model != LOOKUP and request.num_candidates > most:
         raise Unsupported(f"{info.id} drafts {most} candidates at most", "num_candidates")

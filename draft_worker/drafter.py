@@ -55,6 +55,11 @@ class Asked:
         return self.request.draft_tokens
 
     @property
+    def certain(self) -> int:
+        """How many leading ids are certain: the others are what a verification under way is assumed to bring."""
+        return len(self.ids) - (self.request.assumed_tokens or 0)
+
+    @property
     def owner(self) -> int | None:
         """The session's serial; None if the request belongs to no session, so that nothing is kept of it."""
         return self.session.serial if self.session.key is not None else None

@@ -6,14 +6,16 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from basics.names import AUTO
 from draft_worker.engine import DraftEngine, LooksAhead
 from draft_worker.fan_out import MOST_GUESSES, GuessRates, laid_out, likeliest, worths
+from draft_worker.looking import Looking, same_draws
 from draft_worker.outcomes import Ahead, Branch, Guess, Place
 from draft_worker.pass_seconds import PassSeconds
 from draft_worker.plans import DrawSeconds
@@ -61,20 +63,27 @@ class Known:
     places: Sequence[Place] = ()
 
 
-@dataclass(slots=True)
-class _Looking:
-    """Of one session: what is known of its text, and what was prepared after its last call, of `at` ids of context."""
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """A draft that was answered, after which others are to be prepared: `planned` tokens were meant, `usual` would be
+    of one of which nothing is prepared; `each` are to be prepared for an outcome. `places` of all its tokens; `known`
+    if they say what else may stand there."""
 
-    yields: Yields
-    gap: float | None = None
-    at: int = 0
-    each: int = 0
-    began: float = 0.0
-    request: DraftRequest | None = None
-    ahead: Ahead | None = None
-    task: asyncio.Task[None] | None = None
-    fits: bool = False
-    """Whether the call being served goes on from there."""
+    request: DraftRequest
+    ids: list[int]
+    owner: int
+    drafted: list[int]
+    planned: int
+    usual: int
+    each: int
+    places: Sequence[Place]
+    known: bool
+    chains: bool
+
+    @property
+    def layout(self) -> tuple[object, ...]:
+        """What the layout depends on, but for what was learned of the session."""
+        return self.planned, self.usual, self.each, self.request.flight_seconds, self.known, self.chains
 
 
 class Lookahead:
@@ -92,6 +101,11 @@ class Lookahead:
         """Of tokens that an engine with chains draws in a row."""
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._batches = 0
+        self._no_batch = asyncio.Event()
+        self._no_batch.set()
+        self._layouts: dict[tuple[object, ...], list[Guess]] = {}
+        """Of the batch that was answered last: its items share them."""
         vocabulary = engine.model.info.vocabulary
         self._most_kept = _MOST_KEPT_BYTES // (4 * vocabulary.logits_size) if vocabulary is not None else 0
 
@@ -103,21 +117,26 @@ class Lookahead:
     def settle(self, asked: Asked) -> None:
         """A call of the session has come: what is prepared is judged by its context, and no more is."""
         unchanged = asked.session.settle(NAME)
-        looking: _Looking | None = asked.session.state.get(NAME)
+        looking: Looking | None = asked.session.state.get(NAME)
         if looking is None:
             return
         looking.fits = False
+        looking.keep_older(asked, unchanged)
         if looking.task is not None:
             looking.task.cancel()
         ahead, request = looking.ahead, looking.request
         if ahead is None or request is None:
             return
         gap = time.perf_counter() - looking.began
-        came = asked.ids[looking.at :]
-        looking.fits = unchanged >= looking.at > 0 and len(came) > 0 and _same_draws(request, asked.request)
-        if looking.fits:
-            looking.gap = _smoothed(looking.gap, gap)
-            self._gap = _smoothed(self._gap, gap)
+        came = asked.ids[looking.at : asked.certain]
+        beyond = len(asked.ids) > looking.at
+        looking.fits = unchanged >= looking.at > 0 and beyond and same_draws(request, asked.request)
+        for older, brought in looking.certain_now(asked):
+            self._judge(looking, older, brought)
+        if looking.fits and came:
+            if not request.assumed_tokens and not asked.request.assumed_tokens:
+                looking.gap = _smoothed(looking.gap, gap)
+                self._gap = _smoothed(self._gap, gap)
             self._judge(looking, ahead, came)
         for rows, seconds in ahead.passes:
             self._seconds.observe(rows, seconds)
@@ -165,15 +184,11 @@ class Lookahead:
 
         That round must be the session's last: what is prepared goes on meanwhile, and afterwards.
         """
-        looking: _Looking | None = session.state.get(NAME)
-        if looking is None or looking.request is None or looking.request.round != round_ or looking.task is None:
+        ahead = await self.prepared(session, round_, seconds)
+        looking: Looking | None = session.state.get(NAME)
+        if ahead is None or looking is None or looking.request is None:
             return []
-        ahead, request = looking.ahead, looking.request
-        if not looking.task.done():
-            await asyncio.wait({looking.task}, timeout=seconds)
-        if ahead is None or session.latest_round != round_:
-            return []
-        found = []
+        found, request = [], looking.request
         for branch in ahead.branches:
             stopped, tokens = branch.stopped, list(branch.tokens)  # the engine's thread may still append to them
             if len(tokens) > 1:
@@ -183,11 +198,37 @@ class Lookahead:
                 found.append(Prepared(alternative=Alternative(token_ids=came, candidate=candidate), whole=whole))
         return found
 
+    async def prepared(self, session: Session[Memory], round_: int, seconds: float) -> Ahead | None:
+        """What is prepared after the draft of this round, once that is all or the time is over; None without anything,
+        and if that round is not the session's last by then."""
+        looking: Looking | None = session.state.get(NAME)
+        if looking is None or looking.request is None or looking.request.round != round_ or looking.task is None:
+            return None
+        if not looking.task.done():
+            await asyncio.wait({looking.task}, timeout=seconds)
+        return looking.ahead if session.latest_round == round_ else None
+
     async def free(self, session: Session[Memory]) -> None:
         """Wait until the engine has let go of what was being prepared for the session: by its next pass."""
-        looking: _Looking | None = session.state.get(NAME)
+        looking: Looking | None = session.state.get(NAME)
         if looking is not None and looking.task is not None and not looking.task.done():
             await asyncio.wait({looking.task})
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """Calls are being served that are answered together: what follows them is prepared once all of them are.
+
+        Otherwise those answered first would find the others in the engine, and be refused, or delay them.
+        """
+        self._batches += 1
+        self._no_batch.clear()
+        try:
+            yield
+        finally:
+            self._batches -= 1
+            if not self._batches:
+                self._layouts.clear()
+                self._no_batch.set()
 
     def begin(self, asked: Asked, drafted: list[int], planned: int, usual: int, places: Sequence[Place] = ()) -> None:
         """Prepare for what may come of `drafted`, a draft meant to have `planned` tokens, now that it is answered.
@@ -196,16 +237,16 @@ class Lookahead:
         before `drafted` is added to the session.
         """
         request, session = asked.request, asked.session
-        looking: _Looking | None = session.state.get(NAME)
+        looking: Looking | None = session.state.get(NAME)
         if looking is None:
-            looking = session.state[NAME] = _Looking(Yields(strength=6.0, prior=self._yields))
+            looking = session.state[NAME] = Looking(Yields(strength=6.0, prior=self._yields))
+        looking.older = looking.still_open(asked) if request.assumed_tokens else []
         looking.ahead = None
-        if not request.lookahead_tokens or asked.owner is None or self._engine.calls > _MOST_CALLS:
+        busy = self._engine.calls > _MOST_CALLS and not self._batches
+        if not request.lookahead_tokens or asked.owner is None or busy:
             return
         if asked.translator is not None or request.grammar is not None:
             return  # copying drafters read the session's state of the grammar, which must not be elsewhere meanwhile
-        began = time.perf_counter()
-        gap = looking.gap if looking.gap is not None else self._gap
         # Where this worker chooses lengths, what is asked for is the most: one more than now can be tried at no cost.
         each = min(request.lookahead_tokens, planned + 1) if request.draft_model == AUTO else request.lookahead_tokens
         chains = self._engine.chains and not request.want_q  # a chain keeps no distributions
@@ -213,26 +254,19 @@ class Lookahead:
         of_draft = [*places, *[None] * len(drafted)][: len(drafted)]
         own = of_draft[:planned]
         known = len(own) > 0 and all(place is not None for place in own)
-        guesses = self._choose(looking, planned, gap, usual, each, request.flight_seconds, chains, known)
-        self._begun += 1
-        everywhere = self._begun % _LOOK_ROUND == 0
-        ahead = Ahead(list(drafted), guesses, MOST_GUESSES, request.want_q, everywhere, chains, known=known)
-        ahead.places = of_draft if known else []
-        ahead.most_kept = self._most_kept
-        if gap is not None:
-            ahead.time = lambda rows: time.perf_counter() + self._seconds.of(rows) <= began + gap
-            ahead.time_to_draw = lambda tokens: time.perf_counter() + self._drawing.of(tokens) <= began + gap
-        looking.at, looking.each, looking.began = len(asked.ids), each, began
-        looking.request, looking.ahead = request, ahead
-        ids, deadline = list(asked.ids), time.monotonic() + _MOST_SECONDS
-        work = self._look(looking.task, request, ids, asked.owner, ahead, deadline)
-        looking.task = asyncio.get_running_loop().create_task(work)
+        answered = _Answered(
+            request, list(asked.ids), asked.owner, list(drafted), planned, usual, each, of_draft, known, chains
+        )
+        looking.at, looking.each, looking.request = len(asked.ids), each, request
+        if not self._batches:
+            self._lay_out(looking, answered, self._choose(looking, answered, self._time(looking, request)))
+        looking.task = asyncio.get_running_loop().create_task(self._look(looking, looking.task, answered))
         self._tasks.add(looking.task)
         looking.task.add_done_callback(self._tasks.discard)
 
     def drop(self, session: Session[Memory]) -> None:
         """The session is gone."""
-        looking: _Looking | None = session.state.pop(NAME, None)
+        looking: Looking | None = session.state.pop(NAME, None)
         if looking is not None and looking.task is not None:
             looking.task.cancel()
 
@@ -243,26 +277,55 @@ class Lookahead:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=_MOST_SECONDS)
 
-    async def _look(
-        self,
-        previous: asyncio.Task[None] | None,
-        request: DraftRequest,
-        ids: list[int],
-        owner: int,
-        ahead: Ahead,
-        deadline: float,
-    ) -> None:
+    def _time(self, looking: Looking, request: DraftRequest) -> float | None:
+        """Seconds until the session's next call, as far as is known."""
+        if request.lookahead_seconds is not None:
+            return request.lookahead_seconds
+        return looking.gap if looking.gap is not None else self._gap
+
+    def _lay_out(self, looking: Looking, answered: _Answered, guesses: list[Guess], together: int = 1) -> None:
+        """`together` sessions are prepared for in the same passes."""
+        request, drafted, known = answered.request, answered.drafted, answered.known
+        looking.began = began = time.perf_counter()
+        gap = self._time(looking, request)
+        self._begun += 1
+        everywhere = self._begun % _LOOK_ROUND == 0
+        ahead = Ahead(drafted, guesses, MOST_GUESSES, request.want_q, everywhere, answered.chains, known=known)
+        ahead.places = answered.places if known else []
+        ahead.most_kept = self._most_kept // together
+        if gap is not None:
+            ahead.time = lambda rows: time.perf_counter() + self._seconds.of(rows * together) <= began + gap
+            ahead.time_to_draw = lambda tokens: time.perf_counter() + self._drawing.of(tokens) <= began + gap
+        looking.ahead = ahead
+
+    async def _look(self, looking: Looking, previous: asyncio.Task[None] | None, answered: _Answered) -> None:
+        deadline = time.monotonic() + _MOST_SECONDS
+        if looking.ahead is None:
+            await self._no_batch.wait()
+            if self._engine.calls > _MOST_CALLS:
+                return
+            # A layout takes milliseconds: those of a batch are made once, by what was learned of all sessions.
+            together = len(self._tasks)
+            guesses = self._layouts.get(answered.layout)
+            if guesses is None:
+                guesses = self._choose(looking, answered, self._gap, together)
+                self._layouts[answered.layout] = guesses
+            self._lay_out(looking, answered, guesses, together)
+        ahead = looking.ahead
+        assert ahead is not None
         if previous is not None and not previous.done():
             await asyncio.wait({previous})
+        for one in looking.older:
+            one.ahead.forget()
         try:
             with suppress(WireError):  # there is other work, or no time left
-                await self._engine.look_ahead(request, ids, owner, ahead, deadline)
+                await self._engine.look_ahead(answered.request, answered.ids, answered.owner, ahead, deadline)
         except Exception:
             logger.exception("preparing drafts failed")
         finally:
             ahead.places = ()  # logits take memory
 
-    def _judge(self, looking: _Looking, ahead: Ahead, came: list[int]) -> None:
+    def _judge(self, looking: Looking, ahead: Ahead, came: list[int]) -> None:
         looking.yields.observe(_KIND, ahead.drafted, came)
         place = 0
         while place < min(len(came), len(ahead.drafted)) and came[place] == ahead.drafted[place]:
@@ -273,36 +336,41 @@ class Lookahead:
         found = ahead.following(came)
         self._metrics.foreseen(found is not None and len(found[0].tokens) > found[1])
 
-    def _choose(
-        self,
-        looking: _Looking,
-        planned: int,
-        gap: float | None,
-        usual: int,
-        each: int,
-        flight: float,
-        chains: bool,
-        known: bool,
-    ) -> list[Guess]:
-        """What is likeliest to be used of all that there is time for, and a token at least."""
+    def _choose(self, looking: Looking, answered: _Answered, gap: float | None, together: int = 1) -> list[Guess]:
+        """What is likeliest to be used of all that there is time for, and a token at least.
+
+        For several sessions by what was learned of all, as they get the same.
+        """
+        yields = looking.yields if together == 1 else self._yields
+        planned, usual, each, chains = answered.planned, answered.usual, answered.each, answered.chains
         most = _FIRST_OUTCOMES if gap is None else _MOST_OUTCOMES
-        outcomes = likeliest(looking.yields.chances(_KIND, planned), self._rates, most)
+        outcomes = likeliest(yields.chances(_KIND, planned), self._rates, most)
         likely = [outcome for outcome in outcomes if outcome[0] >= _LEAST_CHANCE] or outcomes[:1]
-        right = looking.yields.chances(_KIND, max(each, planned))
+        right = yields.chances(_KIND, max(each, planned))
         pace = (gap or 0.0) / (1.0 + sum(right[:planned]))
-        drawing = self._drawing.of if chains else lambda tokens: tokens * self._seconds.of(1)
+
+        def seconds(rows: int) -> float:
+            return self._seconds.of(rows * together)
+
+        drawing = self._drawing.of if chains else lambda tokens: tokens * seconds(1)
         drawn = max(1, usual)  # none, if the draft that was answered was not worth its rows
-        worth = worths(usual, max(drawing(drawn) / drawn, 1e-6), flight, right[:each], pace)
+        worth = worths(usual, max(drawing(drawn) / drawn, 1e-6), answered.request.flight_seconds, right[:each], pace)
         time = math.inf if gap is None else gap
-        return laid_out(likely, planned, worth, _MOST_TOKENS, self._seconds.of, time, drawing, known, chains)
+        return laid_out(likely, planned, worth, _MOST_TOKENS, seconds, time, drawing, answered.known, chains)
+
+
+def supposed(state: Memory) -> Memory:
+    """What is remembered of a session, for one that stands in for it, whose context is an outcome."""
+    found = {who: copy(what) for who, what in state.items()}
+    if NAME in found:
+        found[NAME] = replace(found[NAME], fits=True)
+    return found
 
 
 def _branch(asked: Asked, ahead: list[int]) -> tuple[Branch, int] | None:
     """What was begun for the context and `ahead`, however far it has grown, and how many of its tokens these are."""
-    looking: _Looking | None = asked.session.state.get(NAME)
-    if looking is None or not looking.fits or looking.ahead is None:
-        return None
-    return looking.ahead.following([*asked.ids[looking.at :], *ahead])
+    looking: Looking | None = asked.session.state.get(NAME)
+    return looking.branch(asked, ahead) if looking is not None else None
 
 
 def candidate_of(token_ids: list[int], q: list[TopK], wants_q: bool) -> Candidate:
@@ -311,12 +379,6 @@ def candidate_of(token_ids: list[int], q: list[TopK], wants_q: bool) -> Candidat
         return Candidate(token_ids=token_ids)
     logprobs = [top.logprobs[top.token_ids.index(token_id)] for token_id, top in zip(token_ids, q, strict=True)]
     return Candidate(token_ids=token_ids, logprobs=logprobs, q=q)
-
-
-def _same_draws(one: DraftRequest, other: DraftRequest) -> bool:
-    """Whether drafts drawn for one are those that the other asks for, given the context."""
-    names = ("sampling", "choice_index", "num_prompt_tokens", "grammar", "want_q")
-    return all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 def _smoothed(old: float | None, new: float) -> float:

@@ -115,6 +115,11 @@ class Ahead:
         self.branches = [*self.branches, *branches]
         self._begun = len(self.likely)
 
+    def forget(self) -> None:
+        """Let go of the logits, once nothing is appended any more."""
+        for branch in self.branches:
+            branch.places = [place if isinstance(place, list) else None for place in branch.places]
+
     def following(self, came: list[int]) -> tuple[Branch, int] | None:
         """The branch that says what came after the context, and how many of its tokens that were; None without one."""
         for branch in self.branches:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, get_args
 
 from basics.names import AUTO, LOOKUP
@@ -15,6 +16,7 @@ from draft_worker.drafter import Asked, Copier, Means, Memory, certain
 from draft_worker.drafters import DRAFTERS
 from draft_worker.drafters.model import ModelDrafter, model_parts
 from draft_worker.engine import Drafted, DraftEngine, LooksAhead, capabilities
+from draft_worker.foresight import Foresight
 from draft_worker.grammars import SessionGrammars
 from draft_worker.lookahead import Lookahead
 from draft_worker.memory import AnswerMemory
@@ -62,6 +64,8 @@ class DraftService:
                 "translates": translates,
                 "prepared": info.capabilities.lookahead,
                 "prepared_tokens": info.capabilities.lookahead,
+                "assumes": info.capabilities.lookahead,
+                "chooses_ahead": True,
             }
         )
         self._learned = Learned(engine, info.model_copy(update={"capabilities": able}), config, metrics)
@@ -82,6 +86,7 @@ class DraftService:
         singly = isinstance(engine, LooksAhead) and not engine.chains
         model = models[0] if models else None
         self._auto = Auto(copiers, model, grammars, draw_seconds=draw_seconds, singly=singly)
+        self._foresight = Foresight(self._auto, self.lookahead, info.context_length)
         self.sessions: SessionTable[Memory] = SessionTable(
             dict, self._on_drop, config.max_sessions, config.max_session_tokens, config.session_idle_ms / 1000
         )
@@ -150,11 +155,17 @@ class DraftService:
         response: DraftResponse = await self.sessions.result(call)
         return response
 
+    def answered_together(self) -> AbstractContextManager[None]:
+        """While the calls of a batch are served."""
+        return self.lookahead.batch() if self.lookahead is not None else nullcontext()
+
     async def prepared(self, request: PreparedRequest) -> PreparedResponse:
         """The drafts for what may come of the verification under way; none for a session or round that is not held."""
         session = self.sessions.get(request.session_id)
         found: list[Prepared] = []
-        if session is not None and self.lookahead is not None:
+        if session is not None and self._foresight.chose(session, request.round):
+            found = await self._foresight.alternatives(session, request.round, request.wait_ms / 1000)
+        elif session is not None and self.lookahead is not None:
             found = await self.lookahead.alternatives(session, request.round, request.wait_ms / 1000)
         return PreparedResponse(session_id=request.session_id, round=request.round, prepared=found[:MAX_ALTERNATIVES])
 

@@ -65,6 +65,23 @@ class Yields:
             if not right:
                 return
 
+    def supposing(self, drafts: Sequence[tuple[Kind, Sequence[int]]], text: Sequence[int]) -> Yields:
+        """What these would be once all these drafts were observed with this text in their place; they stay the same."""
+        kinds = {kind for kind, _ in drafts}
+        found = self._apart(kinds)
+        for kind, draft in drafts:
+            found.observe(kind, draft, text)
+        return found
+
+    def _apart(self, kinds: set[Kind]) -> Yields:
+        """The same, of which what is known of these kinds may change alone."""
+        found = Yields(self._strength, self._prior._apart(kinds) if self._prior is not None else None)
+        found._counts = dict(self._counts)
+        for kind in kinds & self._counts.keys():
+            counts = self._counts[kind]
+            found._counts[kind] = _Counts(list(counts.reached), list(counts.right))
+        return found
+
     def chances(self, kind: Kind, count: int) -> list[float]:
         """That the first 1, 2, …, `count` tokens of such a draft are all right."""
         rates = self._rates(kind)

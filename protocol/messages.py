@@ -192,6 +192,12 @@ class DraftRequest(SequenceRequest):
     flight_seconds: Finite = Field(
         default=0.0, ge=0.0, description="what a draft that is prepared whole saves beside drafting; 0: nothing"
     )
+    assumed_tokens: int | None = Field(
+        default=None, ge=0, description="how many of the context's last tokens no verdict has confirmed yet"
+    )
+    lookahead_seconds: Finite | None = Field(
+        default=None, gt=0.0, description="how long there is to prepare; null: as long as it was between calls"
+    )
     prediction: Prediction | None = None
     verify_seconds: list[Annotated[float, Field(gt=0.0, le=3600.0)]] | None = Field(
         default=None,
@@ -199,6 +205,12 @@ class DraftRequest(SequenceRequest):
         max_length=MAX_DRAFT_TOKENS + 1,
         description="for `auto`: what the target takes for a token of plain decoding, and to verify 1, 2, … draft "
         "tokens; null: drafts as long as asked",
+    )
+    verifying: list[TokenId] | None = Field(
+        default=None,
+        min_length=1,
+        max_length=MAX_DRAFT_TOKENS,
+        description="for `auto`: of what `/v1/prepared` told, the draft that is being verified: it is the answer",
     )
     history: HistoryScope | None = Field(default=None, description="whose remembered answers may be drafted from")
     vocabulary: str | None = Field(

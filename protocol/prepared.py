@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from protocol.messages import MAX_ALTERNATIVES, Alternative, Message, Reply, SessionId
+from protocol.messages import MAX_ALTERNATIVES, Alternative, DraftPart, Message, Reply, SessionId
 
 
 class PreparedRequest(Message):
@@ -23,7 +23,9 @@ class PreparedRequest(Message):
 
 class Prepared(Reply):
     alternative: Alternative
-    whole: bool = Field(description="as long as was asked for, or ended by a stop token")
+    whole: bool = Field(description="as long as was asked for, or as `auto` would have it; or ended by a stop token")
+    parts: list[DraftPart] = Field(default_factory=list, description="for `auto`: as in a draft's answer")
+    planned: int | None = Field(default=None, ge=0, description="likewise")
 
     def at_least(self, tokens: int) -> bool:
         """Whether its draft has so many, or has come to its end."""

@@ -66,7 +66,12 @@ class Capabilities(Reply):
     lookahead: bool = Field(default=False, description="a draft worker that prepares drafts for what may come")
     prepared: bool = Field(default=False, description="a draft worker that tells what it has prepared by now")
     prepared_tokens: bool = Field(default=False, description="a draft worker that takes `prepared_tokens`")
+    assumes: bool = Field(default=False, description="a draft worker that takes `assumed_tokens`, `lookahead_seconds`")
+    chooses_ahead: bool = Field(
+        default=False, description="a draft worker that tells what `auto` would draft, and takes `verifying`"
+    )
     follows: bool = Field(default=False, description="a target that takes a verification which follows another")
+    holds: int = Field(default=1, ge=1, description="how many of these may wait in a session, one behind the other")
     batch_invariant: bool = False
     target_rounds_sampled: bool = Field(
         default=False, description="rounds that the target drives carry drafts at temperature above 0 too"

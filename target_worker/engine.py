@@ -12,15 +12,16 @@ from engines.running_model import RunningModel
 from protocol.messages import MAX_LOGPROBS, GenerateRequest, Grammar, Sampling, VerifyRequest, VerifyResponse
 from protocol.worker_info import Capabilities
 from target_worker.strategies import STRATEGIES
+from worker.sessions import MOST_HELD
 
 UNREAD_ROUNDS = 32
 """Rounds a stream may be ahead of its reader before it waits."""
 
 
-def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy], follows: bool = False) -> Capabilities:
+def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy]) -> Capabilities:
     """What a target on this engine can do; the engine that loads a model adds the grammars that it honours.
 
-    `follows`: nothing but a call's turn decides when its pass begins, so that one may wait for the verdict before it.
+    One that `follows` another waits in the service: the engine hears of it once the verdict before it is known.
     """
     return Capabilities(
         rounds=["gateway"],
@@ -32,7 +33,8 @@ def capabilities(config: TargetWorkerConfig, strategies: Sequence[Strategy], fol
         max_logprobs=MAX_LOGPROBS,
         sampling=list(Sampling.model_fields),
         grammar_types=[],
-        follows=follows,
+        follows=True,
+        holds=MOST_HELD,
     )
 
 

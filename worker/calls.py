@@ -23,6 +23,11 @@ class Call:
     abandoned: bool = False
     ended_by: WireError | None = None
 
+    @property
+    def alive(self) -> bool:
+        """Whether it may still be joined."""
+        return self.ended_by is None and not self.abandoned
+
     def overtake(self, reason: str) -> None:
         """Cancel the call; its waiters get StaleRound with this reason."""
         self.end(StaleRound(reason, "round"))

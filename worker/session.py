@@ -76,8 +76,8 @@ class Session(Generic[S]):
     hashes: PrefixHashes = field(init=False)
     latest_round: int = -1
     call: Call | None = None
-    held: Call | None = None
-    """One that waits for the verdict of `call`."""
+    held: list[Call] = field(default_factory=list)
+    """Those that wait: the first for the verdict of `call`, each other one for that of the one before it."""
 
     counted: int = 0
     used: float = field(default_factory=time.monotonic)
@@ -126,6 +126,15 @@ class Session(Generic[S]):
         """How many leading ids are unchanged since the last `settle` of `who`: what it derived from them is valid."""
         unchanged, self._settled[who] = self._settled.get(who, 0), len(self.ids)
         return unchanged
+
+    def supposing(self, length: int, token_ids: list[int], state: S) -> Session[S]:
+        """A stand-in for this session as it would be after its first `length` ids and these, with a state of its own.
+
+        What is settled with it is not settled with this one. It can't be read into: it has no hashes.
+        """
+        found = Session(self.key, self.cache_salt, state, [*self.ids[:length], *token_ids], serial=self.serial)
+        found._settled = {who: min(settled, length) for who, settled in self._settled.items()}
+        return found
 
     def emit(self, token_ids: list[int]) -> None:
         """Append ids that this worker adds to the sequence itself."""

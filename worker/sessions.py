@@ -28,6 +28,9 @@ from worker.session import Session
 
 S = TypeVar("S")
 
+MOST_HELD = 4
+"""Calls of a session that wait for the verdict before them."""
+
 
 class SessionTable(Generic[S]):
     """All sessions of a worker, least recently used first, bounded in number and in ids held; and their calls."""
@@ -78,7 +81,7 @@ class SessionTable(Generic[S]):
         give_up = time.monotonic() + request.deadline_ms / 1000
         while (call := session.call) is not None:
             same = call.request.round == request.round and not takes_over
-            if same and call.ended_by is None and not call.abandoned:
+            if same and call.alive:
                 if not (same_question(call.request, request) and session.holds(request.context)):
                     raise BadRequest("another request of this round is in flight", "round")
                 return call
@@ -103,26 +106,35 @@ class SessionTable(Generic[S]):
     ) -> Call:
         """Hold a call until the session's round `follows` has ended, then begin `work`; the context is not read.
 
-        Nothing is cancelled for it. A session holds one: an equal one is joined, another replaces it. The caller must
-        go on to `result`, which raises NotFollowed if the round was not answered, or another came after it.
+        Nothing is cancelled for it. That round may be one that is held itself: a session holds a chain of calls, each
+        of which follows the one before it, MOST_HELD at most. An equal call is joined; another takes the place of what
+        follows the same round. The caller must go on to `result`, which raises NotFollowed if the round was not
+        answered, or another came after it.
         """
         session = self._sessions.get(request.session_id or "")
-        for call in (session.held, session.call) if session is not None else ():
-            alive = call is not None and call.ended_by is None and not call.abandoned
-            if call is not None and alive and same_question(call.request, request):
+        chain = [call for call in session.held if call.alive] if session is not None else []
+        for call in (*chain, session.call if session is not None else None):
+            if call is not None and call.alive and same_question(call.request, request):
                 return call
-        if session is None or session.cache_salt != request.cache_salt or session.latest_round != follows:
+        rounds = [call.request.round for call in chain]
+        length = rounds.index(follows) + 1 if follows in rounds else 0
+        known = session is not None and session.cache_salt == request.cache_salt
+        if session is None or not known or not (length or session.latest_round == follows):
             raise NotFollowed(f"round {follows} is not the session's latest", "follows")
-        if session.held is not None:
-            session.held.end(NotFollowed("another call took its place", "follows"))
-        task = asyncio.get_running_loop().create_task(self._hold(session, request, follows, work))
-        call = session.held = Call(request, task)
+        if length >= MOST_HELD:
+            raise NotFollowed(f"{MOST_HELD} verifications are waiting already", "follows")
+        for call in chain[length:]:
+            call.end(NotFollowed("another call took its place", "follows"))
+        before = chain[length - 1] if length else None
+        task = asyncio.get_running_loop().create_task(self._hold(session, request, follows, work, before))
+        call = Call(request, task)
+        session.held.append(call)
         self._calls.add(call)
 
         def ended(task: asyncio.Task[Any]) -> None:
             self._calls.discard(call)
-            if session.held is call:
-                session.held = None
+            if call in session.held:
+                session.held.remove(call)
             if not task.cancelled():
                 task.exception()  # retrieved here, or asyncio would log it if all waiters have left
 
@@ -135,16 +147,24 @@ class SessionTable(Generic[S]):
         request: SequenceRequest,
         follows: int,
         work: Callable[[Session[S]], Coroutine[Any, Any, Any]],
+        before: Call | None,
     ) -> Any:
+        """`before`: the held call whose round it follows."""
         give_up = time.monotonic() + request.deadline_ms / 1000
-        while session.call is not None and session.latest_round == follows:
-            await asyncio.wait({session.call.task}, timeout=max(0.0, give_up - time.monotonic()))
-            if time.monotonic() >= give_up:
+        while True:
+            waits_for = before if before is not None else session.call if session.latest_round == follows else None
+            if waits_for is None:
+                break
+            await asyncio.wait({waits_for.task}, timeout=max(0.0, give_up - time.monotonic()))
+            if not waits_for.task.done() or time.monotonic() >= give_up:
                 raise DeadlineExceeded("the round that it follows did not end in time", "deadline_ms")
+            if before is not None and before.error() is not None:
+                raise NotFollowed(f"round {follows} brought no verdict", "follows")
+            before = None
             await asyncio.sleep(0)  # a call that has waited for the same goes first
         if self._sessions.get(session.key or "") is not session or session.latest_round != follows:
             raise NotFollowed(f"round {follows} was not the session's last", "follows")
-        session.held = None
+        session.held = [call for call in session.held if call.task is not asyncio.current_task()]
         session.latest_round = request.round
         call = self._begin(session, request, work)
         return await self.result(call)

@@ -6,9 +6,9 @@ import time
 from typing import ClassVar, Self
 
 from basics.names import CACHE, MODEL
-from draft_worker.drafter import Asked, Means, joined
+from draft_worker.drafter import Asked, Means, certain, joined
 from draft_worker.engine import Drafted, DraftEngine
-from draft_worker.lookahead import Lookahead, candidate_of
+from draft_worker.lookahead import Known, Lookahead, candidate_of
 from protocol.messages import DraftPart, DraftTimings
 
 
@@ -27,6 +27,14 @@ class ModelDrafter:
         """How many tokens after the context cost nothing now, as far as γ may follow from that."""
         return self._lookahead.counted_on(asked) if self._lookahead is not None else 0
 
+    def there(self, asked: Asked, ahead: list[int], tokens: int) -> tuple[Drafted, bool]:
+        """As `go_on`, of what is prepared alone; and whether that is all of it."""
+        known = self._lookahead.known(asked, ahead) if self._lookahead is not None else None
+        if known is None:
+            return certain(asked, []), tokens == 0
+        found = _of(known, asked, tokens)
+        return found, found.prepared == tokens or known.ends
+
     async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
         """`tokens` tokens after the context and `ahead`, which is drafted already."""
         if asked.translator is not None:
@@ -37,14 +45,12 @@ class ModelDrafter:
             known = self._lookahead.known(asked, ahead) if self._lookahead is not None else None
         if known is None:
             return await self._draw(asked, ahead, tokens)
-        first = candidate_of(known.token_ids[:tokens], known.q[:tokens], asked.request.want_q)
-        count = len(first.token_ids)
+        there = _of(known, asked, tokens)
+        first, count = there.candidates[0], there.prepared
         if count == tokens or known.ends:
-            total = (time.perf_counter() - asked.began) * 1e3
-            timings = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=total)
-            return Drafted([first], len(asked.ids), timings, count, known.places[:count])
+            return there
         more = await self._draw(asked, [*ahead, *first.token_ids], tokens - count)
-        places = [*known.places[:count], *more.places]
+        places = [*there.places, *more.places]
         return Drafted([joined([first], more.candidates)], more.cached_tokens, more.timings, count, places)
 
     async def draft(self, asked: Asked) -> Drafted:
@@ -62,6 +68,15 @@ class ModelDrafter:
     async def _until_free(self, asked: Asked) -> None:
         if self._lookahead is not None:
             await self._lookahead.free(asked.session)
+
+
+def _of(known: Known, asked: Asked, tokens: int) -> Drafted:
+    """The first `tokens` of what is prepared, or all of it."""
+    first = candidate_of(known.token_ids[:tokens], known.q[:tokens], asked.request.want_q)
+    count = len(first.token_ids)
+    total = (time.perf_counter() - asked.began) * 1e3
+    timings = DraftTimings(queue_ms=0.0, forward_ms=0.0, sample_ms=0.0, total_ms=total)
+    return Drafted([first], len(asked.ids), timings, count, known.places[:count])
 
 
 def model_parts(drafted: Drafted) -> list[DraftPart]:

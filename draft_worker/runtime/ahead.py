@@ -248,7 +248,8 @@ class _LookingAhead:
         return [token_id for token_id in likely if token_id != drafted][: self._ahead.most_guesses]
 
     def _note(self, feed: Feed, passed: Passed) -> None:
-        self._ahead.passes.append((len(feed.token_ids), _seconds(passed)))
+        """What the pass took with all its rows, those of other sessions too."""
+        self._ahead.passes.append((max(len(feed.token_ids), passed.timings.rows), _seconds(passed)))
 
 
 def _seconds(passed: Passed) -> float:

@@ -26,7 +26,7 @@ def load_target(
     on_death: Callable[[str], None],
 ) -> LoopTarget:
     """`on_death(reason)` is called if the loop failed. Raises engines.errors.ModelError."""
-    able = capabilities(config, list(STRATEGIES), follows=True)
+    able = capabilities(config, list(STRATEGIES))
     model = load_engine(config, "target", able, metrics.pass_done, on_death, progress)
     gather_ms = config.gather_ms
     if gather_ms is None:

@@ -35,7 +35,7 @@ class TargetRounds:
         """The token is passed in the environment, since vLLM logs its arguments."""
         if config.worker_token is not None:
             os.environ[f"{PREFIX}TOKEN"] = config.worker_token.get_secret_value()
-        options: dict[str, Any] = {"draft_url": config.draft_workers}
+        options: dict[str, Any] = {"draft_url": config.draft_workers, "lookahead": config.lookahead}
         if config.draft_workers_ca is not None:
             options["ca"] = str(config.draft_workers_ca)
         if config.draft_deadline_ms is not None:

@@ -101,7 +101,7 @@ class Peeking(Auto):
     """Broken: it lets the model draw, and sends the copy for certain where the two agree."""
 
     async def draft(self, asked: Asked) -> Chosen:
-        copies = self._proposals(asked, [])
+        copies = self.proposals(asked, [])
         assert self._model is not None
         drawn = await self._model.go_on(asked, [], 1)
         copied = [[top] for one in copies for top in one.token_ids[:1]]

@@ -430,25 +430,86 @@ async def test_a_worker_that_cannot_refuses_it_by_name() -> None:
         assert (status, body["error"]["code"], body["error"]["field"]) == (400, "unsupported", "lookahead_tokens")
 
 
+async def drafted_together(worker: Drafter, texts: Sequence[list[int]], round_: int, held: int) -> list[Any]:
+    """The answers of a batch with an item for each text."""
+    items = [
+        request(
+            ids, held=held, draft_tokens=2, session_id=f"s{place}", round=round_, sampling=GREEDY, lookahead_tokens=3
+        )
+        for place, ids in enumerate(texts)
+    ]
+    status, body = await worker.post("/v1/draft/batch", {"items": items})
+    assert status == 200
+    return [item["response"] for item in body["items"]]
+
+
 @async_test
-async def test_items_of_a_batch_look_ahead_each_for_itself() -> None:
-    async with drafter() as worker:
-        items = [
-            request([place, *PROMPT], draft_tokens=2, session_id=f"s{place}", sampling=GREEDY, lookahead_tokens=2)
+async def test_a_batch_looks_ahead_for_all_its_items_in_the_same_passes() -> None:
+    count = 6
+    async with drafter(slots=count + 1) as worker:
+        texts = [[place, *PROMPT] for place in range(count)]
+        answers = await drafted_together(worker, texts, 0, 0)
+        drawn = len(worker.runner.passes)
+        await prepared(worker)
+        assert len(worker.runner.passes) > drawn
+        for rows in worker.runner.passes[drawn:]:
+            assert len({row.slot for row in rows}) == count, "all grow together"
+        for place, answer in enumerate(answers):
+            texts[place] += answer["candidates"][0]["token_ids"]
+            own = await worker.draft(ids=texts[place], session_id="o", round=place, draft_tokens=1, sampling=GREEDY)
+            texts[place] += own["candidates"][0]["token_ids"]
+        answers = await drafted_together(worker, texts, 1, 1 + len(PROMPT))
+        assert [answer["parts"] for answer in answers] == [[{"source": "cache", "tokens": 2}]] * count
+
+
+@async_test
+async def test_nothing_is_prepared_before_all_of_a_batch_is_answered() -> None:
+    """An item whose draft is there, beside one that has to be drawn."""
+    async with drafter(slots=4) as worker:
+        texts = [[place, *PROMPT] for place in range(2)]
+        answers = await drafted_together(worker, texts, 0, 0)
+        await prepared(worker)
+        for place, answer in enumerate(answers):
+            texts[place] += answer["candidates"][0]["token_ids"]
+        own = await worker.draft(ids=texts[0], session_id="o", draft_tokens=1, sampling=GREEDY)
+        texts[0] += own["candidates"][0]["token_ids"]
+        texts[1] = [*texts[1][:-2], 29, 28, 27]
+        worker.runner.passes.clear()
+        seen: list[set[int]] = []
+        worker.runner.gate = lambda rows: seen.append({row.slot for row in rows})
+        first, second = await drafted_together(worker, texts, 1, 1 + len(PROMPT))
+        assert (first["source"], second["source"]) == ("cache", "model")
+        await prepared(worker)
+        assert [len(slots) for slots in seen[:2]] == [1, 1], "the two passes of the one that was drawn"
+        assert {len(slots) for slots in seen[2:]} == {2}
+
+
+@async_test
+async def test_nothing_is_prepared_after_a_batch_while_others_calls_are_in_the_engine() -> None:
+    async with drafter(slots=4) as worker:
+        whole = await worker.draft(ids=[0, *PROMPT], session_id="w", sampling=GREEDY, draft_tokens=9)
+        text = [0, *PROMPT, *whole["candidates"][0]["token_ids"]]
+        await drafted_together(worker, [text[:9]], 0, 0)
+        await prepared(worker)
+        hold, entered = threading.Event(), threading.Event()
+
+        def gate(rows: list[Row]) -> None:
+            entered.set()
+            assert hold.wait(20)
+
+        worker.runner.gate = gate
+        others = [
+            asyncio.create_task(worker.draft(ids=[place] * 30, sampling=GREEDY, session_id=f"o{place}"))
             for place in (1, 2)
         ]
-        status, body = await worker.post("/v1/draft/batch", {"items": items})
-        assert status == 200
+        assert await asyncio.to_thread(entered.wait, 20)
+        (there,) = await drafted_together(worker, [text[:12]], 1, 9)
+        assert there["source"] == "cache"
         await prepared(worker)
-        for place, item in zip((1, 2), body["items"], strict=True):
-            ids = [place, *PROMPT, *item["response"]["candidates"][0]["token_ids"]]
-            own = (await worker.draft(ids=ids, session_id="o", round=place, draft_tokens=1, sampling=GREEDY))[
-                "candidates"
-            ][0]["token_ids"]
-            answer = await worker.draft(
-                ids=[*ids, *own], held=9, session_id=f"s{place}", round=1, draft_tokens=2, sampling=GREEDY
-            )
-            assert answer["source"] == "cache"
+        hold.set()
+        await asyncio.gather(*others)
+        (drawn,) = await drafted_together(worker, [text[:15]], 2, 12)
+        assert drawn["source"] == "model"
 
 
 def test_guesses_go_where_they_are_likeliest() -> None:

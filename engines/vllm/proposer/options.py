@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FilePath, SecretStr
 
+from basics.names import OnOffAuto
+
 PREFIX = "TANDEM_PROPOSER_"
 SECTION = "tandem"
 
@@ -32,6 +34,11 @@ class ProposerOptions(BaseModel):
     draft_model: str | None = Field(default=None, max_length=256, description="lookup, or none: the worker's own")
     deadline_ms: float | None = Field(
         default=None, gt=0.0, le=60_000.0, description="how long a step waits for drafts; none: half a measured step"
+    )
+    lookahead: OnOffAuto = Field(
+        default="off",
+        description="have the draft worker prepare the next drafts while vLLM's step runs; auto: where steps with it "
+        "bring more tokens a second",
     )
     check_vocabulary: bool = Field(default=True, description="ask the draft worker for its vocabulary's fingerprint")
     trust_sampler: bool = Field(default=False, description="do not test vLLM's rejection sampler at start")

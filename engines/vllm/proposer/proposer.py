@@ -12,9 +12,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from basics.names import MAX_DRAFT_TOKENS
+from basics.names import LOOKUP, MAX_DRAFT_TOKENS
 from engines.vllm.proposer.answers import Verdict, drafted, verdict
 from engines.vllm.proposer.bound import Bound
+from engines.vllm.proposer.lookahead import Lookahead, LookaheadChoice, Way
 from engines.vllm.proposer.options import read_options
 from engines.vllm.proposer.pace import Pace
 from engines.vllm.proposer.sequence import DraftedSequence, Ids, Sequences
@@ -66,6 +67,10 @@ class TandemProposer:
         self._lock = threading.Lock()
         self._last_step = time.monotonic()
         self._pace = Pace(self._options.deadline_ms)
+        self._lookahead = Lookahead(self._options.lookahead)
+        self._chosen: LookaheadChoice | None = None
+        """For the step that runs, which began to be drafted for at `_began`."""
+        self._began = 0.0
         self.sampler: Sampler | None = None
         self._dropped = 0
         self._paused = 0
@@ -116,14 +121,20 @@ class TandemProposer:
         if not self._first_rank or self.sampler is None:
             return drafts
         try:
+            began = time.perf_counter()
             with self._lock:
                 self._last_step = time.monotonic()
                 rows = self._rows(sampled_token_ids, num_tokens_no_spec, token_ids_cpu)
             # Not if the engine had nothing to do before this batch, or did nothing but read prompts.
             self._pace.step_ended(counts=self._sequences.continued and any(sampled_token_ids))
+            self._judge(rows, sampled_token_ids, began - self._began)
+            self._chosen, self._began = None, began
             if not self._is_paused(self.sampler):
+                self._chosen = self._choose(rows)
                 self._read(rows)
-                self._draft(rows, drafts)
+                self._draft(rows, drafts, self._chosen.way)
+            for row in rows:
+                row.sequence.drafted = len(drafts[row.index]) if row.most > 0 else None
             if self._bound is not None:
                 for row in rows:
                     self._bound.propose(row.index, row.length, drafts[row.index])
@@ -179,6 +190,18 @@ class TandemProposer:
             self._paused -= 1
         return self._paused > 0
 
+    def _choose(self, rows: list[_Row]) -> LookaheadChoice:
+        """How to ask for this step's drafts. Prompt lookup has nothing to hide."""
+        abilities = self._worker.abilities if self._options.draft_model != LOOKUP else frozenset()
+        return self._lookahead.choice(len(rows), "lookahead" in abilities, "prepared_tokens" in abilities)
+
+    def _judge(self, rows: list[_Row], sampled: list[list[int]], seconds: float) -> None:
+        """Note what the step brought, if it was an ordinary one: all rows went on, and none was read."""
+        drafted = [row.sequence.drafted for row in rows]
+        lengths = [length for length in drafted if length is not None]
+        if self._chosen is not None and rows and len(lengths) == len(rows) and all(sampled):
+            self._chosen.observe(lengths, [len(sampled[row.index]) for row in rows], seconds)
+
     def _read(self, rows: list[_Row]) -> None:
         """Have long contexts, and those the worker is behind with, read beside the engine."""
         unread = [
@@ -202,14 +225,14 @@ class TandemProposer:
 
         self._worker.read(ask, done)
 
-    def _draft(self, rows: list[_Row], drafts: list[list[int]]) -> None:
+    def _draft(self, rows: list[_Row], drafts: list[list[int]], way: Way) -> None:
         """Fill in the drafts of those rows whose context the worker knows, or can read in passing."""
         ready = [row for row in rows if row.most > 0 and row.sequence.may_ask and not row.sequence.late]
         asked = [row for row in ready if row.sequence.unread <= READ_AHEAD][:_MAX_ITEMS]
         if not asked or not self._worker.ready:
             return
         seconds = self._pace.seconds
-        items = self._worker.draft([self._question(row, row.most, seconds) for row in asked], seconds)
+        items = self._worker.draft([self._question(row, row.most, seconds, way) for row in asked], seconds)
         if items is None:
             for row in asked:
                 row.sequence.late = True
@@ -226,8 +249,11 @@ class TandemProposer:
             useful |= found != "failed"
         self._worker.served(useful)
 
-    def _question(self, row: _Row, draft_tokens: int, seconds: float) -> Json:
-        return row.sequence.question(row.length, draft_tokens, row.room, seconds, self._options.draft_model)
+    def _question(self, row: _Row, draft_tokens: int, seconds: float, way: Way = "off") -> Json:
+        more = {"lookahead_tokens": draft_tokens} if way != "off" else {}
+        if way == "there":
+            more["prepared_tokens"], draft_tokens = draft_tokens, 1
+        return row.sequence.question(row.length, draft_tokens, row.room, seconds, self._options.draft_model, **more)
 
     def _settle(self, row: _Row, item: object) -> Verdict:
         """Note what an answer shows about the worker's session."""

@@ -26,6 +26,8 @@ class DraftedSequence:
         self.late = False
         """No answer came in time: the worker must catch up with the text before it is asked for drafts again."""
         self.gone = False
+        self.drafted: int | None = None
+        """How many tokens were proposed to follow it; None before that was asked."""
         self._rests_until = 0.0
         self.restart()
         self._buffer = np.empty(len(ids) + 256, dtype=np.int32)
@@ -72,9 +74,12 @@ class DraftedSequence:
         self.held = length
 
     def question(
-        self, length: int, draft_tokens: int, max_tokens: int, seconds: float, draft_model: str | None
+        self, length: int, draft_tokens: int, max_tokens: int, seconds: float, draft_model: str | None, **more: int
     ) -> dict[str, Any]:
-        """A DraftRequest (protocol/messages.py) over the first `length` ids; sends those that the worker lacks."""
+        """A DraftRequest (protocol/messages.py) over the first `length` ids; sends those that the worker lacks.
+
+        `more`: fields that not every worker knows.
+        """
         self.round += 1
         start = self.held
         return {
@@ -93,6 +98,7 @@ class DraftedSequence:
             "draft_tokens": draft_tokens,
             "draft_model": draft_model,
             "cache_salt": self.cache_salt,
+            **more,
         }
 
 

@@ -57,6 +57,8 @@ class DraftWorker:
         self._wake = threading.Event()
         self._closed = False
         self.stop_token_ids: frozenset[int] = frozenset()
+        self.abilities: frozenset[str] = frozenset()
+        """Its capabilities that are there or not."""
 
     def start(self) -> None:
         threading.Thread(target=self._tend, name="tandem-tend", daemon=True).start()
@@ -189,24 +191,27 @@ class DraftWorker:
         """The first worker that answers and can serve; the failure of all of them counts as one."""
         for url in self._urls:
             try:
-                connection, model, stops = self._look(url)
+                connection, info = self._look(url)
+                model, stops = str(info.get("id")), frozenset(info["stop_token_ids"])
+                able = info.get("capabilities")
+                abilities = frozenset(name for name, has in able.items() if has is True) if able else frozenset()
             except Exception as failure:  # noqa: BLE001 - whatever fails here, the next worker may serve
                 self._log_once(url, f"no drafts from {url}: {_first_line(failure)}")
                 continue
             self._log_once(url, f"drafts come from {url} ({model})")
-            self.stop_token_ids, self._url = stops, url
+            self.stop_token_ids, self.abilities, self._url = stops, abilities, url
             self._idle.append(connection)
             return
         self._breaker.failure()
 
-    def _look(self, url: str) -> tuple[DraftConnection, str, frozenset[int]]:
-        """A connection to a worker that can serve, its model's id and stop tokens. Raises whatever goes wrong."""
+    def _look(self, url: str) -> tuple[DraftConnection, Json]:
+        """A connection to a worker that can serve, and its ModelInfo. Raises whatever goes wrong."""
         connection = DraftConnection(url, self._token, self._ca, _LOOK_SECONDS)
         try:
             info = connection.exchange("GET", "/v1/model", None, _LOOK_SECONDS)
             if (why_not := self._why_not(info)) is not None:
                 raise ExchangeFailed(why_not)
-            return connection, str(info.get("id")), frozenset(info["stop_token_ids"])
+            return connection, info
         except BaseException:
             connection.close()
             raise

@@ -76,10 +76,12 @@ class Vllm(Process):
         return self.metric("vllm:spec_decode_num_accepted_tokens_total")
 
 
-def speculating(model: Path, folder: Path, drafts: Sequence[str], draft_tokens: int = 4) -> Vllm:
+def speculating(
+    model: Path, folder: Path, drafts: Sequence[str], draft_tokens: int = 4, lookahead: str = "off"
+) -> Vllm:
     """A `vllm serve` whose drafts come from Tandem draft workers."""
     speculative = {"method": "custom_class", "model": PROPOSER, "num_speculative_tokens": draft_tokens}
-    options = {"tandem": {"draft_url": list(drafts), "deadline_ms": 3000}}
+    options = {"tandem": {"draft_url": list(drafts), "deadline_ms": 3000, "lookahead": lookahead}}
     return Vllm(
         model,
         folder,

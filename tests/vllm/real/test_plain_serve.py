@@ -1,4 +1,5 @@
-"""A plain `vllm serve` with Tandem's proposer: the same text as without it, whatever happens to the draft worker."""
+"""A plain `vllm serve` with Tandem's proposer: the same text as without it, whatever happens to the draft worker, which
+looks ahead while vLLM's steps run."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from testing.client import Client
 from testing.processes import Process
 from testing.tiny_models import make_tiny_model
 from tests.real.rig import eventually
@@ -73,7 +75,7 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
         stack.callback(lookup.close)
         draft.wait_ready()
         lookup.wait_ready()
-        engine = speculating(model, folder, [draft.url, lookup.url])
+        engine = speculating(model, folder, [draft.url, lookup.url], lookahead="on")
         stack.callback(engine.close)
         engine.wait_healthy()
         yield Rig(engine, draft, lookup, undisturbed, sampled)
@@ -88,6 +90,24 @@ def test_drafts_are_accepted_and_texts_are_equal(rig: Rig) -> None:
 
     # The draft model is the target itself. Where it is late, prompt lookup, the other worker, may draft instead.
     eventually(almost_all_accepted, "drafts of the draft model")
+
+
+def test_drafts_are_there_before_a_step_asks_for_them(rig: Rig) -> None:
+    eventually(rig.drafts_arrive, "drafts")
+    worker = Client(rig.draft.url)
+    foreseen, used = (
+        'tandem_draft_lookahead_calls_total{outcome="hit"}',
+        'tandem_draft_lookahead_tokens_total{what="used"}',
+    )
+
+    def some_were_there() -> bool:
+        before = worker.metrics()
+        assert rig.texts_are_equal()
+        after = worker.metrics()
+        return after[foreseen] > before[foreseen] and after[used] > before[used]
+
+    eventually(some_were_there, "drafts that were prepared")
+    worker.close()
 
 
 def test_a_broken_sampler_is_found_and_kept_from_drafts(rig: Rig) -> None:

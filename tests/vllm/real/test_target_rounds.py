@@ -26,7 +26,9 @@ PLAIN = {"enabled": False}
 class Rig:
     def __init__(self, stack: Stack, model: Path) -> None:
         self.draft = stack.draft(model, **COMMON)  # the target's own model: its greedy drafts are right
-        self.target: Process = stack.target(model, **VLLM, draft_workers=[self.draft.url], draft_deadline_ms=5000)
+        self.target: Process = stack.target(
+            model, **VLLM, draft_workers=[self.draft.url], draft_deadline_ms=5000, lookahead="on"
+        )
         self.gateway = stack.gateway([self.target.url], [self.draft.url], speculation_metrics="detailed")
         stack.wait_ready(600)
         self.client = Client(self.gateway.url)
@@ -79,6 +81,12 @@ def test_the_text_is_the_same_and_each_request_has_its_own_draft_length(rig: Rig
         assert rig.drafts() - before >= told["num_draft_tokens"]
     page = rig.client.metrics(rig.target.url)
     assert page["tandem_target_spec_decode_num_accepted_tokens_total"] > 0
+
+
+def test_drafts_are_prepared_while_its_steps_run(rig: Rig) -> None:
+    foreseen = 'tandem_draft_lookahead_calls_total{outcome="hit"}'
+    before = rig.client.metrics(rig.draft.url)[foreseen]
+    eventually(lambda: rig.driven() and rig.client.metrics(rig.draft.url)[foreseen] > before, "drafts that were there")
 
 
 def test_deterministic_draws_stay_the_shared_noise_beside_drafted_requests(rig: Rig) -> None:

@@ -90,6 +90,89 @@ def test_verify(workers: Workers, sampling: dict[str, Any]) -> None:
             assert ours == theirs
 
 
+def looked_ahead(workers: Workers) -> None:
+    """Wait until vLLM's drafter prepares nothing."""
+    name = "tandem_draft_lookahead_running"
+    eventually(lambda: workers.client.metrics(workers.drafters["vllm"].url)[name] == 0, "the end of lookahead")
+
+
+@pytest.mark.parametrize("want_q", [False, True])
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, WARM], ids=["greedy", "warm"])
+def test_a_draft_that_vllm_has_prepared_is_the_one_that_it_would_draw(
+    workers: Workers, sampling: dict[str, Any], want_q: bool
+) -> None:
+    drafter = workers.drafters["vllm"]
+    common = {"sampling": sampling, "want_q": want_q, "num_prompt_tokens": len(PROMPT)}
+    name = f"ahead-{sampling['temperature']}-{want_q}"
+    first = workers.post(
+        drafter, "/v1/draft", request(PROMPT, session_id=name, draft_tokens=4, lookahead_tokens=4, **common)
+    )
+    drafted = first["candidates"][0]["token_ids"]
+    looked_ahead(workers)
+    (guess,) = workers.post(
+        drafter, "/v1/draft", request([*PROMPT, *drafted], session_id=None, draft_tokens=1, **common)
+    )["candidates"][0]["token_ids"]
+    ids = [*PROMPT, *drafted, guess]
+    plain = workers.post(drafter, "/v1/draft", request(ids, session_id=None, draft_tokens=4, **common))
+    there = workers.post(
+        drafter, "/v1/draft", request(ids, held=len(PROMPT), round=1, session_id=name, draft_tokens=4, **common)
+    )
+    assert there["parts"] == [{"source": "cache", "tokens": 4}]
+    (found,), (drawn,) = there["candidates"], plain["candidates"]
+    assert found["token_ids"] == drawn["token_ids"]
+    if want_q:
+        assert [top["token_ids"] for top in found["q"]] == [top["token_ids"] for top in drawn["q"]]
+        assert found["logprobs"] == pytest.approx(drawn["logprobs"], abs=LOGPROB_TOLERANCE)
+
+
+def test_vllm_stops_preparing_once_another_call_comes(workers: Workers) -> None:
+    drafter = workers.drafters["vllm"]
+    before = workers.client.metrics(drafter.url)
+    asked = {"sampling": {"temperature": 0.0}, "num_prompt_tokens": len(PROMPT), "max_tokens": 300}
+    for number in range(8):
+        workers.post(
+            drafter, "/v1/draft", request(PROMPT, session_id=f"y{number}", draft_tokens=2, lookahead_tokens=32, **asked)
+        )
+    looked_ahead(workers)
+    for number in range(8):
+        ids = [*PROMPT, number + 1]
+        workers.post(drafter, "/v1/draft", request(ids, session_id=f"y{number}", round=1, draft_tokens=1, **asked))
+    after = workers.client.metrics(drafter.url)
+    prepared = 'tandem_draft_lookahead_tokens_total{what="prepared"}'
+    assert 0 < after[prepared] - before[prepared] < 8 * 32, "all but the last was stopped"
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, WARM], ids=["greedy", "warm"])
+@pytest.mark.parametrize("right", [True, False])
+def test_a_verification_that_is_held_until_the_verdict_before_it(
+    workers: Workers, sampling: dict[str, Any], right: bool
+) -> None:
+    own = tokens(workers.torch_target, sampling=sampling, max_tokens=16)
+    session = f"held-{sampling['temperature']}-{right}"
+    common = {"num_prompt_tokens": len(PROMPT), "sampling": sampling, "session_id": session}
+    first = request(PROMPT, candidates=[{"token_ids": own[:3]}], **common)
+    wrong = {"token_ids": [*own[:3], own[3] + 1], "candidate": {"token_ids": [7, 8]}}
+    came = {"token_ids": own[:4], "candidate": {"token_ids": [*own[4:6], own[6] + 1]}}
+    second = request(
+        PROMPT, held=len(PROMPT), round=1, follows=0, alternatives=[wrong, came] if right else [wrong], candidates=[],
+        **common,
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as pool:
+        under_way = pool.submit(workers.post, workers.target, "/v1/verify", first)
+
+        for _ in range(200):
+            answer = httpx.post(f"{workers.target.url}/v1/verify", json=second, timeout=60, trust_env=False)
+            if answer.status_code != 409 or answer.json()["error"]["field"] != "follows":
+                break  # else it came before the round that it follows
+        assert under_way.result()["token_ids"] == own[:4]
+    if not right:
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "not_followed")
+        return
+    found = answer.json()
+    assert (answer.status_code, found["candidate"], found["num_accepted"]) == (200, 1, 2)
+    assert found["token_ids"] == own[4:7]
+
+
 def test_rounds_of_a_session(workers: Workers) -> None:
     """Only what is new is sent, and a retried round, whose context vLLM holds by then, gets the same answer."""
     own = tokens(workers.target, sampling={"temperature": 0.0}, max_tokens=64)
