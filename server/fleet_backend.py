@@ -32,9 +32,10 @@ from server.rounds.adaptive.round import Planner
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import DraftSide
 from server.rounds.history import scope_of
-from server.rounds.loop import OWN_DRAFTER, RoundLoop, Speculating
+from server.rounds.loop import OWN_DRAFTER, RoundLoop
 from server.rounds.recovery import Patience, RetryBudget
 from server.rounds.sequence import TokenSequence
+from server.rounds.speculating import Speculating
 from server.rounds.target_rounds import fault, target_drives
 from server.rounds.target_side import TargetSide
 from serving.tasks import TaskOwner

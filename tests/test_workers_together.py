@@ -18,8 +18,7 @@ from draft_worker.app import create_app as create_draft_app
 from engines.bundled import bundled_gguf
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
-from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
-from server.rounds.loop import Planner
+from server.rounds.adaptive.round import Planner, RoundOutcome, RoundPlan, Times
 from target_worker.app import create_app as create_target_app
 from testing.fakes.runner import FakeRunner
 from testing.scripted_draft import Script

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import exp, fsum, inf, isfinite
 
+from basics.names import MAX_DRAFT_TOKENS
 from protocol.messages import (
     Q_SUM_TOLERANCE,
     Candidate,
@@ -43,7 +44,11 @@ def check_prepared(request: PreparedRequest, answer: PreparedResponse, vocabular
     for prepared in answer.prepared:
         _ids(prepared.alternative.token_ids, vocabulary_size)
         candidate = prepared.alternative.candidate
-        _require(bool(candidate.token_ids), "an empty draft")
+        length = len(candidate.token_ids)
+        _require(length > 0, "an empty draft")
+        parts = sum(part.tokens for part in prepared.parts)
+        _require(parts == length if prepared.parts else prepared.planned is None, "parts that are not the draft")
+        _require(prepared.planned is None or length <= prepared.planned <= MAX_DRAFT_TOKENS, "not the planned length")
         _ids(candidate.token_ids, vocabulary_size)
         if candidate.q is not None:
             _check_q(candidate, vocabulary_size)

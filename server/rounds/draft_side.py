@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from basics.names import AUTO, CACHE, LOOKUP, MODEL
 from protocol.errors import WireError
 from protocol.messages import Candidate, DraftRequest, DraftResponse, Prediction
 from protocol.prepared import Prepared, PreparedRequest
+from protocol.worker_info import Capabilities
 from server.fleet.failures import BadAnswer, Busy, Refused, SessionLost, WorkerFailure
 from server.fleet.pool import Pool
 from server.fleet.times import DraftTimes
 from server.fleet.worker import Worker
 from server.rounds.context import RequestContext, WorkerSession
+from server.rounds.draft import Ahead, Draft, as_drawn
 from server.rounds.history import remember
 from server.rounds.padded_rows import rows_of_either, within
 
@@ -25,41 +26,6 @@ State = Literal["ready", "reading", "absent"]
 # Contexts up to this many tokens are read by the draft call itself; longer ones in the background first.
 READ_AHEAD = 256
 _PREPARED_SLACK = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Draft:
-    """The outcome of one draft call. No candidates: the worker had nothing to propose, or failed. Times are seconds."""
-
-    candidates: list[Candidate]
-    source: str | None
-    worker_ms: float
-    sample_ms: float
-    seconds: float
-    failed: bool
-    planned: int | None = None
-    """The length the worker chose, if it did."""
-    parts: tuple[tuple[str, int], ...] = ()
-    """The drafters that its tokens come from, if the worker reports them, and how many each."""
-    prepared: int = 0
-    """How many of its tokens the worker had prepared."""
-
-    @classmethod
-    def none(cls, seconds: float = 0.0, failed: bool = False) -> Draft:
-        return cls([], None, 0.0, 0.0, seconds, failed)
-
-
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """What a draft call says of lookahead: the length of the drafts to prepare for what may come (0: none).
-
-    `most`: if this draft is prepared it may be longer than γ, up to this; `flight_seconds`: what one that is prepared
-    whole saves beside drafting.
-    """
-
-    tokens: int = 0
-    most: int = 0
-    flight_seconds: float = 0.0
 
 
 class DraftSide:
@@ -98,6 +64,9 @@ class DraftSide:
         self._history = history
         self._verify_seconds: list[float] | None = None
         self._ahead = Ahead()
+        self._verifying: list[int] | None = None
+        self._told_at = 0
+        self._told: list[Prepared] = []
 
     @property
     def worker(self) -> Worker | None:
@@ -118,9 +87,9 @@ class DraftSide:
 
     @property
     def tells(self) -> bool:
-        """Whether the worker says what it has prepared."""
-        info = self.worker.info if self.worker is not None else None
-        return info is not None and info.capabilities.prepared
+        """Whether the worker says what it has prepared, or would choose then."""
+        able = self.worker.info.capabilities if self.worker is not None and self.worker.info is not None else None
+        return able is not None and (able.chooses_ahead if self._chooses(able) else able.prepared)
 
     @property
     def extends(self) -> bool:
@@ -165,17 +134,19 @@ class DraftSide:
         seconds: float,
         verify_seconds: list[float] | None = None,
         ahead: Ahead | None = None,
+        verifying: list[int] | None = None,
     ) -> Draft:
         """γ tokens after the context. Never raises; a worker that does not answer within `seconds` has failed.
 
         With `verify_seconds` (DraftRequest's) a worker that can chooses the drafter, and a length of at most γ. `ahead`
-        only for workers that look ahead.
+        only for workers that look ahead. `verifying`: of what was `told`, the draft whose verification is under way.
         """
         began = time.perf_counter()
         if self.state != "ready":
             return Draft.none()
         self._verify_seconds = verify_seconds
         self._ahead = ahead or Ahead()
+        self._verifying = verifying
         if not self._fits():
             self._useless = True  # and will be for the rest of this request
             self._drop()
@@ -188,7 +159,7 @@ class DraftSide:
         timings = answer.timings
         self._context.metrics.round_trip.labels("draft").observe(max(0.0, took - timings.total_ms / 1000))
         candidates = [candidate for candidate in answer.candidates if candidate.token_ids]
-        parts, prepared = _as_drawn([(part.source, part.tokens) for part in answer.parts])
+        parts, prepared = as_drawn([(part.source, part.tokens) for part in answer.parts])
         return Draft(
             candidates,
             MODEL if answer.source == CACHE else answer.source,
@@ -206,21 +177,33 @@ class DraftSide:
 
         Never raises; nothing from a worker that can't tell, or that drafts in ids which the target has no row for.
         """
-        session = self._session
+        session, length = self._session, len(self._context.sequence)
         info = session.worker.info if session is not None else None
-        if session is None or info is None or not (self._ahead.tokens and info.capabilities.prepared):
+        if session is None or info is None or not self.tells:
+            return []
+        if not self._ahead.tokens and not self._chooses(info.capabilities):
             return []
         if rows_of_either(self._vocabulary_size, info) > self._vocabulary_size:
             return []
         wait_ms = min(10_000, max(0, int(1000 * seconds)))
         request = PreparedRequest(session_id=session.id, round=session.round, wait_ms=wait_ms)
         try:
-            return await session.worker.client.prepared(
+            found = await session.worker.client.prepared(
                 request, wait_ms / 1000 + _PREPARED_SLACK, self._vocabulary_size
             )
         except WorkerFailure as failure:
             session.worker.count(failure)
             return []
+        if len(self._context.sequence) == length:
+            self._told_at, self._told = length, found
+        return found
+
+    def told(self, candidate: Candidate) -> Prepared | None:
+        """What the worker said last of this draft, which is for what has come since; None if nothing of the kind."""
+        came = self._context.sequence.since(self._told_at)
+        found = next((one for one in self._told if one.alternative.token_ids == came), None)
+        same = found is not None and found.alternative.candidate.token_ids == candidate.token_ids
+        return found if same and found is not None and found.planned is not None else None
 
     def disown(self, error: WireError) -> None:
         """The target refused what was drafted: the worker's failure, and the last draft of this request."""
@@ -313,8 +296,9 @@ class DraftSide:
             or session.worker.tokenizer.model_id != own.draft
         ):
             own = None
-        auto = num_candidates == 1 and self._draft_model == AUTO and info is not None and info.capabilities.auto
+        auto = num_candidates == 1 and info is not None and self._chooses(info.capabilities)
         chooses = auto and draft_tokens > 0
+        tells = chooses and self.tells
         ahead = self._ahead if draft_tokens and self._looks_ahead(session.worker) else Ahead()
         extends = self.extends and not chooses
         return {
@@ -323,7 +307,8 @@ class DraftSide:
             "draft_tokens": draft_tokens,
             "lookahead_tokens": ahead.tokens,
             "prepared_tokens": ahead.most if extends else 0,
-            "flight_seconds": ahead.flight_seconds if extends else 0.0,
+            "flight_seconds": ahead.flight_seconds if extends or tells else 0.0,
+            "verifying": self._verifying if tells else None,
             "num_candidates": num_candidates,
             "candidate_temperature": speculation.candidate_temperature,
             "candidate_top_p": speculation.candidate_top_p,
@@ -333,6 +318,9 @@ class DraftSide:
             "own_prompt": own.text if own is not None else None,
             "history": self._history if chooses and info is not None and info.capabilities.history else None,
         }
+
+    def _chooses(self, able: Capabilities) -> bool:
+        return self._draft_model == AUTO and able.auto
 
     def _looks_ahead(self, worker: Worker) -> bool:
         info = worker.info
@@ -376,15 +364,3 @@ class DraftSide:
         if isinstance(failure, Busy):
             self._not_before = time.monotonic() + failure.retry_after
             worker.count(failure)
-
-
-def _as_drawn(parts: list[tuple[str, int]]) -> tuple[tuple[tuple[str, int], ...], int]:
-    """The parts, prepared tokens counted as the model's; and how many tokens were prepared."""
-    found: list[tuple[str, int]] = []
-    for source, tokens in parts:
-        name = MODEL if source == CACHE else source
-        if found and found[-1][0] == name:
-            found[-1] = name, found[-1][1] + tokens
-        else:
-            found.append((name, tokens))
-    return tuple(found), sum(tokens for source, tokens in parts if source == CACHE)

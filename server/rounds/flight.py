@@ -11,7 +11,8 @@ from protocol.messages import Alternative, VerifyRequest, VerifyResponse
 from server.fleet.checks import check_verify
 from server.fleet.failures import BadAnswer, WorkerFailure
 from server.rounds.context import RequestContext, WorkerSession
-from server.rounds.draft_side import Draft, DraftSide
+from server.rounds.draft import Draft
+from server.rounds.draft_side import DraftSide
 from server.rounds.padded_rows import cut
 
 log = logging.getLogger(__name__)

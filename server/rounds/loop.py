@@ -6,18 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from basics.names import MAX_DRAFT_TOKENS, MODEL
+from basics.names import MAX_DRAFT_TOKENS
 from protocol.errors import WireError
 from protocol.messages import Candidate, StopReason, TargetSpeculation, VerifyResponse
 from protocol.worker_info import ModelInfo
 from server.backend import GenerationRequest, Round, RoundTimings
 from server.rounds.adaptive.candidates import gain_of, rows_of
-from server.rounds.adaptive.round import Planner, RoundOutcome, RoundPlan, Times
+from server.rounds.adaptive.round import RoundOutcome, RoundPlan
 from server.rounds.context import RequestContext
-from server.rounds.draft_side import READ_AHEAD, Ahead, Draft, DraftSide
+from server.rounds.draft import Ahead, Draft
+from server.rounds.draft_side import READ_AHEAD
 from server.rounds.flight import Prepare, preparing
+from server.rounds.speculating import Speculating
 from server.rounds.target_side import TargetSide
 
 OWN_DRAFTER = "target"
@@ -27,22 +29,8 @@ OWN_DRAFTER = "target"
 _WHILE_READING, _WHILE_ABSENT = 8, 16
 # Tokens of context that a verification may have read for its time to count as a round's.
 _MOST_UNREAD = 40
-_PATIENT_SLACK, _SLACK = 0.5, 0.1
-_FIRST_DRAFT_SECONDS = 1.0
 _UNDER_WAY = 0.003
 """What a call to a target takes beside the network."""
-
-
-@dataclass(frozen=True, slots=True)
-class Speculating:
-    """What a request needs for rounds with drafts. `patient`: wait for drafts that are worth less than their wait;
-    `ahead`: a verification may be sent before the last verdict is back."""
-
-    drafts: DraftSide
-    planner: Planner
-    longest_draft: float
-    patient: bool
-    ahead: bool = False
 
 
 class RoundLoop:
@@ -100,13 +88,9 @@ class RoundLoop:
                     self._speculating.planner.observe_plain(len(round_.token_ids))
                     yield round_
 
-    def _times(self, speculating: Speculating) -> Times:
-        drafts = speculating.drafts
-        return Times(self._target.step_times, drafts.times, drafts.ahead_times, drafts.extends)
-
     def _plan(self, speculating: Speculating) -> RoundPlan:
         """The planner's, within what is left to generate: the last token is the target's own."""
-        plan = speculating.planner.plan(self._times(speculating))
+        plan = speculating.planner.plan(speculating.times(self._target.step_times))
         room = self._remaining - 1
         return replace(plan, draft_tokens=min(plan.draft_tokens, room), prepared_tokens=min(plan.prepared_tokens, room))
 
@@ -120,7 +104,8 @@ class RoundLoop:
         if drafts.state == "absent" or (drafts.state == "ready" and drafts.unread > READ_AHEAD):
             drafts.read(self._prices(plan))
         if drafts.state == "reading":
-            patience = self._draft_seconds(speculating, 1) if speculating.patient else self._target.step_times.verify(1)
+            steps = self._target.step_times
+            patience = speculating.draft_seconds(steps, 1) if speculating.patient else steps.verify(1)
             await drafts.until_read(patience)
         return drafts.state == "ready"
 
@@ -136,12 +121,12 @@ class RoundLoop:
                 num_candidates = max(1, min(num_candidates, info.capabilities.max_candidates))
         self._context.metrics.draft_tokens.observe(draft_tokens)
         self._context.metrics.candidates.observe(num_candidates)
-        seconds = self._draft_seconds(speculating, draft_tokens, num_candidates)
+        seconds = speculating.draft_seconds(self._target.step_times, draft_tokens, num_candidates)
         plan = replace(plan, draft_tokens=draft_tokens, prepared_tokens=prepared_tokens)
         verify, ahead = self._prices(plan), self._ahead(speculating, plan)
         draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds, verify, ahead)
         if plan.worker_chooses and draft.planned == 0:
-            speculating.planner.observe_nothing(draft.seconds, self._times(speculating))
+            speculating.planner.observe_nothing(draft.seconds, speculating.times(self._target.step_times))
             self._asking, self._looked_ahead = draft, False
             return None
         if draft.planned is not None:
@@ -149,7 +134,7 @@ class RoundLoop:
         if self._looked_ahead and draft.candidates:
             self._count_prepared(speculating, draft, draft_tokens)
         looks_on = ahead is not None
-        prepare = self._prepare(speculating, plan, draft_tokens) if looks_on else None
+        prepare = self._prepare(speculating, plan, draft_tokens)
         round_ = await self._verify(draft, draft_tokens, num_candidates, looks_on, prepare)
         self._looked_ahead = looks_on
         return round_
@@ -168,18 +153,25 @@ class RoundLoop:
     async def _follow(self, speculating: Speculating, candidate: Candidate, planned: int, plan: RoundPlan) -> Round:
         """A round whose verification is under way already. The draft worker is told of it, so that it looks ahead.
 
-        `planned`: the draft's length if there was time, and no stop token.
+        `planned`: the draft's length if there was time, and no stop token; unless the worker said how long it is.
         """
-        drafts = speculating.drafts
+        drafts, told = speculating.drafts, speculating.drafts.told(candidate)
         asked = planned if self._cut_short(candidate, planned) else len(candidate.token_ids)
-        looks_on = plan.lookahead and plan.draft_tokens > 0 and drafts.state == "ready"
+        if told is not None and told.planned is not None:
+            asked = told.planned
+        goes_on = plan.draft_tokens > 0 and drafts.state == "ready"
+        looks_on = plan.lookahead and goes_on
         drafting: asyncio.Task[Draft] | None = None
         prepare: Prepare | None = None
-        if looks_on:
+        if looks_on or (told is not None and goes_on and plan.least_ahead is not None):
             ahead = self._ahead(speculating, plan)
-            seconds = self._draft_seconds(speculating, asked)
+            seconds = speculating.draft_seconds(self._target.step_times, asked)
             ahead = replace(ahead, most=0) if ahead is not None else None  # what is verified is what was sent
-            draft_again = drafts.draft(asked, 1, self._remaining, seconds, None, ahead)
+            most, verifying = (
+                (max(asked, plan.draft_tokens), candidate.token_ids) if told is not None else (asked, None)
+            )
+            prices = self._prices(replace(plan, draft_tokens=most))
+            draft_again = drafts.draft(most, 1, self._remaining, seconds, prices, ahead, verifying)
             drafting = self._context.background.start(draft_again)
             prepare = self._prepare(speculating, plan, asked, drafting)
         try:
@@ -191,12 +183,13 @@ class RoundLoop:
                 drafting.cancel()
         if answered is None:
             draft = drafting.result() if drafting is not None else Draft.none()
+            asked = draft.planned if draft.planned is not None else asked
             round_ = await self._verify(draft, asked if draft.candidates else 0, 1, looks_on)
         else:
             self._context.metrics.draft_tokens.observe(asked)
             self._context.metrics.candidates.observe(1)
-            draft = Draft([candidate], MODEL, 0.0, 0.0, 0.0, failed=False, parts=((MODEL, asked),), prepared=asked)
-            self._count_prepared(speculating, draft, asked)
+            draft = Draft.told(candidate, asked, told.parts if told is not None else ())
+            self._count_prepared(speculating, draft, asked, whole=True)
             round_ = self._account(*answered, draft, asked, 1, looks_on, followed=True)
         self._looked_ahead = looks_on
         return round_
@@ -227,23 +220,15 @@ class RoundLoop:
         self._planned_ahead = most
         return preparing(drafts, until, least, most, drafting)
 
-    def _count_prepared(self, speculating: Speculating, draft: Draft, draft_tokens: int) -> None:
-        metrics, drafted = self._context.metrics, len(draft.candidates[0].token_ids)
-        outcome = "miss" if not draft.prepared else "hit" if draft.prepared == drafted else "part"
+    def _count_prepared(self, speculating: Speculating, draft: Draft, draft_tokens: int, whole: bool = False) -> None:
+        metrics = self._context.metrics
+        whole = whole or draft.prepared == len(draft.candidates[0].token_ids)
+        outcome = "hit" if whole else "part" if draft.prepared else "miss"
         metrics.lookahead_rounds.labels(outcome).inc()
         metrics.lookahead_tokens.inc(draft.prepared)
         times = speculating.drafts.times
         if draft.prepared and times.measured():
             metrics.lookahead_hidden.inc(max(0.0, times.draft(draft_tokens) - draft.seconds))
-
-    def _draft_seconds(self, speculating: Speculating, draft_tokens: int, num_candidates: int = 1) -> float:
-        """How long a draft may take: a few times what it takes, since waiting longer costs more than plain decoding."""
-        times = speculating.drafts.times
-        slack = _PATIENT_SLACK if speculating.patient else _SLACK
-        seconds = 3.0 * times.draft(draft_tokens, num_candidates) + 2.0 * self._target.step_times.verify(1) + slack
-        if not times.measured(num_candidates):
-            seconds = max(num_candidates * seconds, _FIRST_DRAFT_SECONDS)
-        return min(seconds, speculating.longest_draft)
 
     async def _verify(
         self,
@@ -284,7 +269,7 @@ class RoundLoop:
                 steps.observe_verify(rows, answer.timings.rows, took, seconds)
         round_ = self._emit(answer, seconds, draft, speculative=asked > 0)
         if self._speculating is not None and (draft.failed or draft.source is not None):
-            times = self._times(self._speculating)
+            times = self._speculating.times(self._target.step_times)
             outcome = RoundOutcome(
                 asked=asked,
                 num_candidates=num_candidates,

@@ -68,6 +68,10 @@ class FakeWorker:
         """Whether it looks ahead and tells what it has prepared, or takes verifications that follow another."""
         self.extends = False
         """Whether it has prepared as much as is wanted of every draft, and sends it."""
+        self.chooses = self.chooses_ahead = False
+        """Whether it has `auto`, which copies the first token of each draft, and tells what that would draft."""
+        self.tells: Callable[[Answer], Answer] = lambda one: one
+        self.told: list[Answer] = []
         self.answered: dict[str, int] = {}
         self.drafted_last: dict[str, list[int]] = {}
         self.looks_ahead = 0
@@ -243,6 +247,7 @@ class FakeWorker:
         ids = self.read(request)
         candidates = []
         length = max(request.draft_tokens, request.prepared_tokens if self.extends else 0)
+        length = len(request.verifying) if request.verifying is not None else length
         for index in range(request.num_candidates if request.draft_tokens else 0):
             chain = list(ids)
             for _ in range(min(length, self.context_length - len(ids))):
@@ -259,7 +264,7 @@ class FakeWorker:
             "candidates": candidates,
             "source": "cache" if length > request.draft_tokens else "model",
             "parts": [{"source": "cache", "tokens": length}] if length > request.draft_tokens else [],
-            "planned": length if request.prepared_tokens else None,
+            "planned": length if request.prepared_tokens or request.draft_model == "auto" else None,
             "cached_tokens": request.context.start,
             "timings": {"queue_ms": 0.0, "forward_ms": 0.0, "sample_ms": 0.0, "total_ms": 1000 * self.seconds},
         }
@@ -267,15 +272,21 @@ class FakeWorker:
     def prepared(self, request: PreparedRequest) -> Answer:
         """For the last draft: all of it accepted, and nothing; the token after that guessed as a drafter would."""
         ids, drafted = self.sessions[request.session_id], self.drafted_last.get(request.session_id, [])
+        length = 3 if self.chooses else self.looks_ahead
         found = []
         for accepted in {len(drafted), 0}:
             chain = [*ids, *drafted[:accepted]]
             chain.append(target_token(chain))
             came = chain[len(ids) :]
-            for _ in range(self.looks_ahead):
+            for _ in range(length):
                 chain.append(draft_token(chain, self.wrong))
             candidate = {"token_ids": chain[len(ids) + len(came) :]}
-            found.append({"alternative": {"token_ids": came, "candidate": candidate}, "whole": True})
+            one: Answer = {"alternative": {"token_ids": came, "candidate": candidate}, "whole": True}
+            if self.chooses:
+                parts = [{"source": "lookup", "tokens": 1}, {"source": "cache", "tokens": length - 1}]
+                one = self.tells({**one, "parts": parts, "planned": length})
+            found.append(one)
+        self.told += found
         return {"session_id": request.session_id, "round": request.round, "prepared": found}
 
     async def follow(self, request: VerifyRequest) -> Answer:
@@ -424,6 +435,8 @@ class FakeWorker:
                 "lookahead": self.ahead and self.role == "draft",
                 "prepared": self.ahead and self.role == "draft",
                 "prepared_tokens": self.extends,
+                "auto": self.chooses,
+                "chooses_ahead": self.chooses_ahead,
                 "follows": self.ahead and self.role == "target",
             },
             "step_seconds": [{"rows": 1, "seconds": max(self.seconds, 0.001)}],

@@ -85,6 +85,8 @@ class PairState:
     branching: Average = field(default_factory=lambda: Average(0.1))
     """Rows that a candidate beyond the first adds for each draft token."""
 
+    chosen: Average = field(default_factory=lambda: Average(0.1))
+    """How long the drafts are that the worker chooses."""
     pace: Pace = field(default_factory=lambda: Pace(0.98))
     lookahead: SharedLookahead = field(default_factory=SharedLookahead)
     depth: Depth = field(default_factory=Depth)
@@ -158,12 +160,14 @@ class AdaptivePlanner:
         """The next round, or stretch of plain decoding, by what is known now."""
         ahead = times.ahead is not None and self._pair.lookahead.choice.next()
         plan = self._plan_with(times.of(ahead), ahead)
+        if plan.worker_chooses:
+            return replace(plan, lookahead=ahead, least_ahead=plan.draft_tokens if self._flies(times) else None)
         if not (ahead and plan.draft_tokens and plan.num_candidates == 1):
             unpaid = plan.plain_tokens > _PLAIN_SAMPLE and not self._chooses
             if times.ahead is not None and not ahead and unpaid:
                 self._pair.lookahead.choice.observe_plain(times.steps.plain())
             return plan
-        most = self._worth_sending if times.extends and not self._chooses else 0
+        most = self._worth_sending if times.extends else 0
         return replace(plan, lookahead=True, prepared_tokens=most, least_ahead=self._least_ahead(plan, times))
 
     def _plan_with(self, times: Times, ahead: bool) -> RoundPlan:
@@ -273,6 +277,7 @@ class AdaptivePlanner:
     def _observe_chosen(self, outcome: RoundOutcome, took: float) -> None:
         """`took`: in tokens of plain decoding."""
         self._pair.acceptance.rounds += 1
+        self._pair.chosen.add(outcome.asked)
         self._pace.observe(outcome.emitted, took)
         self._promising = outcome.emitted > took
         if self._promising:
@@ -302,16 +307,18 @@ class AdaptivePlanner:
         self._pair.foreseen.observe(outcome.prepared != 0, tokens)
 
     def _least_ahead(self, plan: RoundPlan, times: Times) -> int | None:
-        """What is there in time for that has to be worth what will be there when the verdict is back, less its way.
-
-        Where the worker chooses drafters nothing is sent ahead: what it would choose is not known beforehand.
-        """
-        if self._chooses or not self._pair.depth.ahead(times.steps, 1 + plan.draft_tokens):
+        """What is there in time for that has to be worth what will be there when the verdict is back, less its way."""
+        if not self._pair.depth.ahead(times.steps, 1 + plan.draft_tokens):
             return None
         expected = self._acceptance.expected_tokens(self._max)
         usual = self._length_if_there(plan.draft_tokens, times)
         least = self._worth(usual, expected, times) - times.steps.network
         return next(count for count in range(1, usual + 1) if self._worth(count, expected, times) >= least)
+
+    def _flies(self, times: Times) -> bool:
+        """Whether what the worker would choose then is sent ahead. Copies need no lookahead, but that it is not off."""
+        pair = self._pair
+        return pair.lookahead.mode != "off" and pair.depth.ahead(times.steps, 1 + max(1, round(pair.chosen.value)))
 
     def _worth(self, draft_tokens: int, expected: list[float], times: Times) -> float:
         """Seconds that verifying so many tokens which are there saves, at the pace that rounds have."""
