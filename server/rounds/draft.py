@@ -42,12 +42,13 @@ class Ahead:
     """What a draft call says of lookahead: the length of the drafts to prepare for what may come (0: none).
 
     `most`: if this draft is prepared it may be longer than γ, up to this; `flight_seconds`: what one that is prepared
-    whole saves beside drafting.
+    whole saves beside drafting; `seconds`: how long there is to prepare, if the worker can't know.
     """
 
     tokens: int = 0
     most: int = 0
     flight_seconds: float = 0.0
+    seconds: float | None = None
 
 
 def as_drawn(parts: list[tuple[str, int]]) -> tuple[tuple[tuple[str, int], ...], int]:
