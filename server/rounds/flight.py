@@ -149,11 +149,13 @@ class Flights:
         self,
         context: RequestContext,
         session: WorkerSession,
+        follows: int,
         preparing: Preparing,
         max_tokens: int,
         seconds: float,
         vocabulary_size: int,
     ) -> None:
+        """`follows`: the round under way."""
         info = session.worker.info
         holds = info.capabilities.holds if info is not None else 1
         self._context = context
@@ -168,13 +170,18 @@ class Flights:
         self._assumed = Assumed(len(context.sequence), [])
         self._over = False
         self._room = asyncio.Event()
-        self._follows = session.round
-        self._sending = context.background.start(self._send())
+        self._round = session.round
+        self._sending = context.background.start(self._send(follows))
 
     @property
     def sent(self) -> bool:
         """Whether any round has been used."""
-        return self.session.round != self._follows
+        return self.session.round != self._round
+
+    @property
+    def next_round(self) -> int:
+        """That of what was `foreseen`."""
+        return self._held[0][1].round
 
     def go_on(self, wanted: bool) -> bool:
         """Whether there are more beyond the next, or may be. Unless that is `wanted` they end."""
@@ -235,12 +242,12 @@ class Flights:
         if used:
             metrics.verifications_beyond.labels(str(others)).inc()
 
-    async def _send(self) -> None:
+    async def _send(self, follows: int) -> None:
         """Send one after the other, as long as there is something to send."""
         sequence, preparing = self._context.sequence, self._preparing
-        drafted, follows = preparing.drafted, self._follows
+        drafted, last = preparing.drafted, self._round
         alternatives = await preparing.first()
-        while alternatives and not self._over and self.session.round == follows:
+        while alternatives and not self._over and self.session.round == last:
             assumed = self._assumed
             room = self._end - assumed.length
             if not (len(sequence) <= assumed.length and assumed.holds(sequence)) or room < 2:
@@ -249,7 +256,7 @@ class Flights:
                 self._context, self.session, follows, assumed, alternatives, room, self._seconds, self._vocabulary_size
             )
             self._held.append((len(self._held) + 1, flight))
-            follows = flight.round
+            follows = last = flight.round
             likeliest = next((one for one in alternatives if one.token_ids[:-1] == drafted), None)
             if self._depth <= 2 or likeliest is None or room - len(likeliest.token_ids) < 2:
                 return

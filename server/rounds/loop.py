@@ -233,7 +233,7 @@ class RoundLoop:
             depth=plan.depth,
             ahead=replace(ahead, most=0),
             seconds=speculating.draft_seconds(steps, most),
-            each=max(0.0, steps.verify(1 + draft_tokens) - steps.network),
+            each=steps.verify(1 + draft_tokens) - 0.5 * steps.network,
             drafting=drafting,
         )
 

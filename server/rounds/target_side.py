@@ -95,7 +95,7 @@ class TargetSide:
                 log_decisions=request.log_decisions,
             )
             began = time.perf_counter()
-            self._send_ahead(session, max_tokens, preparing)
+            self._send_ahead(session, session.round, max_tokens, preparing)
             try:
                 with session.worker.judged():
                     async with self._unless_down(session.worker):
@@ -136,7 +136,7 @@ class TargetSide:
         began = time.perf_counter()
         if preparing is not None:
             self._flights = None
-            self._send_ahead(session, max_tokens, preparing)
+            self._send_ahead(session, flights.next_round, max_tokens, preparing)
         answer: VerifyResponse | None = None
         try:
             async with self._unless_down(session.worker):
@@ -203,12 +203,12 @@ class TargetSide:
         self._sessions.clear()
         self._current = None
 
-    def _send_ahead(self, session: WorkerSession, max_tokens: int, preparing: Preparing | None) -> None:
+    def _send_ahead(self, session: WorkerSession, follows: int, max_tokens: int, preparing: Preparing | None) -> None:
         info = session.worker.info
         if preparing is None or info is None or not info.capabilities.follows:
             return
         size = self._vocabulary_size(session)
-        self._flights = Flights(self._context, session, preparing, max_tokens, self._call_seconds, size)
+        self._flights = Flights(self._context, session, follows, preparing, max_tokens, self._call_seconds, size)
 
     def _drop_flights(self) -> None:
         """End what was sent ahead; its rounds have been used."""

@@ -59,12 +59,12 @@ class Far:
 def far(bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
     with Stack(tmp_path_factory.mktemp("logs-far")) as stack:
         workers = {**BITWISE, "slots": 4, "threads": 1}
-        target = stack.slow("target", 40, model=tiny_model, **workers)
+        target = stack.slow("target", 60, model=tiny_model, **workers)
         drafters = {
             "right": stack.slow("draft", 3, "draft-right", model=tiny_model, **workers),
             "other": stack.slow("draft", 3, "draft-other", model=tiny_draft, **workers),
         }
-        with Proxy(target.url, 0.06) as proxy:
+        with Proxy(target.url, 0.08) as proxy:
             gateway = stack.gateway(
                 [proxy.url],
                 [drafters["right"].url],

@@ -13,7 +13,7 @@ from protocol.messages import DraftRequest, VerifyRequest
 from server.rounds.adaptive.depth import Depth
 from testing.fakes.worker import Answer, Cut, FakeWorker, error, reply
 from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
-from tests.server.rounds.test_in_flight import cut, fail, lie, mislead, never, refuse, workers
+from tests.server.rounds.test_in_flight import cut, fail, followed, lie, mislead, never, refuse, workers
 
 Fault = Callable[[FakeWorker, VerifyRequest], Awaitable[Answer]]
 
@@ -77,7 +77,10 @@ def test_text_is_the_targets(wrong: float, adaptive: bool, observed: list[tuple[
         holding = Holding(target)
         async with fleet_over([target], [draft], lookahead="on") as fleet:
             assert tokens(await collect(fleet, request(120, adaptive=adaptive))) == expected(120)
-        assert [call.round for _, call in target.calls] == sorted({call.round for _, call in target.calls})
+        calls = {call.round: call for _, call in target.calls}
+        assert list(calls) == sorted(calls)
+        for call in followed(target):
+            assert call.context.start > calls[call.follows or 0].context.start, "each follows one of a shorter text"
         if wrong == 0.0:
             assert holding.most == 5
             assert used(observed, 4) > 3
