@@ -93,10 +93,9 @@ def test_deeper_verifications_leave_the_text_as_it_is(
     assert {answer.identity for answer in found} == {plain[sampling].identity}
 
 
-@pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_so_do_assumptions_that_fail(far: Far, plain: dict[str, Answer], sampling: str) -> None:
-    for _ in range(2):
-        assert far.ask("other", **SAMPLINGS[sampling]).identity == plain[sampling].identity
+def test_so_do_assumptions_that_fail(far: Far) -> None:
+    expected = far.ask("none", max_tokens=24, **SAMPLINGS["seeded"])
+    assert far.ask("other", max_tokens=24, **SAMPLINGS["seeded"]).identity == expected.identity
 
 
 def test_probabilistic_at_temperature_0_says_the_same(far: Far, plain: dict[str, Answer]) -> None:
@@ -106,12 +105,12 @@ def test_probabilistic_at_temperature_0_says_the_same(far: Far, plain: dict[str,
 
 
 def test_the_length_is_exact(far: Far) -> None:
-    for tokens in (13, 14, 15, 16):
+    for tokens in (14, 17):
         expected = far.ask("none", max_tokens=tokens, **SAMPLINGS["seeded"])
         assert far.ask("right", max_tokens=tokens, **SAMPLINGS["seeded"]).identity == expected.identity
 
 
-@pytest.mark.parametrize("chunk", [6, 9])
+@pytest.mark.parametrize("chunk", [9, pytest.param(6, marks=pytest.mark.slow)])
 def test_target_killed_with_several_in_flight(far: Far, plain: dict[str, Answer], chunk: int) -> None:
     def kill(chunks: int) -> None:
         if chunks == chunk:
@@ -131,6 +130,7 @@ def test_answers_cut_in_the_middle(far: Far, plain: dict[str, Answer]) -> None:
     far.proxy.cut(0)
 
 
+@pytest.mark.slow
 def test_draft_worker_killed_with_several_in_flight(far: Far, plain: dict[str, Answer]) -> None:
     drafter = far.drafters["right"]
 
