@@ -114,6 +114,8 @@ def start(stack: Stack, links: ExitStack, options: argparse.Namespace) -> list[C
     shared = {**shared, "batch_invariant": False, "model": options.draft, "history_mb": 0}  # prompts come several times
     if options.draft_device is not None:
         shared["device"] = options.draft_device
+    if options.draft_engine is not None:
+        shared["engine"] = options.draft_engine
     if options.draft_pass_ms:
         draft = stack.slow("draft", options.draft_pass_ms, **shared)
     else:
@@ -198,6 +200,7 @@ def main() -> None:
     parser.add_argument("--draft-pass-ms", type=float, default=0.0)
     parser.add_argument("--device", help="of both workers, on the torch engine")
     parser.add_argument("--draft-device", help="of the draft worker alone: cuda:1, where the target has another")
+    parser.add_argument("--draft-engine", help="vllm, where it is installed")
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--streams", type=int, nargs="+", default=[1])
     parser.add_argument("--rtt", type=float, nargs="+", default=[0.0, 5.0, 20.0, 50.0], help="milliseconds")

@@ -8,7 +8,7 @@ One vLLM, whose steps last --step-ms at least (benchmarks/timed_proposer.py), an
 --draft-pass-ms at least (testing/slow_worker.py; 0: as they are). The same prompts are answered in each of --modes, in
 an order that changes: `off`, `ahead` (what is not there is drawn), `there` (of that one token), `on` (the better of
 both), `auto` (the best of all three). Milliseconds a token are of the tokens after the first, the median over answers.
-A step is the time from one call of the proposer to the next, of steps with all streams in them; `waiting` is what
+A step is the mean time from one call of the proposer to the next, of steps with all streams in them; `waiting` is what
 vLLM waited for drafts. A hit is a call of the draft worker for whose context something was prepared. In bfloat16 texts
 may differ as vLLM's own do. Needs vLLM and Tandem's requirements for a worker (docs/vllm.md).
 """
@@ -22,7 +22,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 from benchmarks.synthetic_target import PROPOSER
@@ -63,8 +63,8 @@ class Cell:
         full = [
             line for line in lines if line[3] == streams and any(began < line[0] < ended for began, ended in self.spans)
         ]
-        step = median(line[1] + line[2] for line in full) if full else float("nan")
-        waiting = median(line[2] for line in full) if full else float("nan")
+        step = mean(line[1] + line[2] for line in full) if full else float("nan")
+        waiting = mean(line[2] for line in full) if full else float("nan")
         empty = sum(line[4] == 0 for line in full) / max(1, len(full))
         hits = self.counted["hit"] / max(1.0, self.counted["hit"] + self.counted["miss"])
         text = (

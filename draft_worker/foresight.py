@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
 
 from basics.names import AUTO
 from draft_worker.auto import Auto, Choices, Chosen
@@ -37,21 +37,23 @@ class Foresight:
         """
         ahead = await self._lookahead.prepared(session, round_, seconds) if self._lookahead is not None else None
         choices: Choices | None = session.state.get(AUTO)
-        if choices is None or choices.request is None or choices.request.grammar is not None:
-            return []
-        if session.latest_round != round_ or session.call is not None:
+        request = choices.request if choices is not None else None
+        if choices is None or request is None or request.grammar is not None or _gone_on(session, round_):
             return []
         found = []
-        for came in self._outcomes(session, choices, choices.request, ahead):
-            chosen = self._after(session, choices, choices.request, came)
+        for came in self._outcomes(session, choices, request, ahead):
+            chosen = self._after(session, choices, request, came)
             if chosen is not None:
                 choices.told[came] = chosen
                 found.append(_prepared(came, chosen))
+            await asyncio.sleep(0)  # others are served meanwhile
+            if _gone_on(session, round_):
+                return []
         return found
 
     def _outcomes(
         self, session: Session[Memory], choices: Choices, request: DraftRequest, ahead: Ahead | None
-    ) -> Iterator[tuple[int, ...]]:
+    ) -> list[tuple[int, ...]]:
         """What may come, each once: the whole draft and what a copy would say then; a place where another copy says
         something else; and what the model guesses. No more than that many of them."""
         draft = choices.chosen.token_ids if choices.chosen is not None else []
@@ -66,7 +68,7 @@ class Foresight:
                 likely.append(proposal.token_ids[: same + 1])
         if ahead is not None:
             likely += [[*ahead.drafted[: branch.at], branch.tokens[0]] for branch in ahead.branches]
-        yield from list(dict.fromkeys(map(tuple, likely)))[:_MOST_OUTCOMES]
+        return list(dict.fromkeys(map(tuple, likely)))[:_MOST_OUTCOMES]
 
     def _after(
         self, session: Session[Memory], choices: Choices, request: DraftRequest, came: tuple[int, ...]
@@ -85,6 +87,11 @@ class Foresight:
         within = {"draft_tokens": tokens, "max_tokens": left, "prediction": None, "verifying": None}
         stand_in = session.supposing(choices.at, came, supposed(session.state))
         return Asked(request.model_copy(update=within), stand_in, choices.at, 0.0)
+
+
+def _gone_on(session: Session[Memory], round_: int) -> bool:
+    """Whether a call has come since that of this round, or comes now."""
+    return session.latest_round != round_ or session.call is not None
 
 
 def _prepared(came: tuple[int, ...], chosen: Chosen) -> Prepared:

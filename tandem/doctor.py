@@ -9,6 +9,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from basics.names import LOOKUP
 from config.pairs import DEFAULT_DRAFT_TOKENS
 from config.roles import ServeSettings
 from protocol.worker_info import ModelInfo, Translation
@@ -121,8 +122,9 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
             report.lookahead = lookahead_verdict(report.costs, report.draft_tokens)
         else:
             report.lookahead = f"lookahead is not to be had: {draft.id} on {draft.engine} prepares no drafts"
-    if report.costs and draft and target and draft.capabilities.lookahead:
-        if target.capabilities.follows and draft.capabilities.prepared:
+    copies = draft is not None and draft.engine == LOOKUP and draft.capabilities.chooses_ahead
+    if report.costs and draft and target and (draft.capabilities.lookahead or copies):
+        if target.capabilities.follows and (draft.capabilities.prepared or copies):
             report.flights = flight_verdict(report.costs, report.draft_tokens)
         else:
             unable = draft if target.capabilities.follows else target

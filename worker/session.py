@@ -132,7 +132,9 @@ class Session(Generic[S]):
 
         What is settled with it is not settled with this one. It can't be read into: it has no hashes.
         """
-        found = Session(self.key, self.cache_salt, state, [*self.ids[:length], *token_ids], serial=self.serial)
+        ids = self.ids[:length]
+        ids += token_ids
+        found = Session(self.key, self.cache_salt, state, ids, serial=self.serial)
         found._settled = {who: min(settled, length) for who, settled in self._settled.items()}
         return found
 

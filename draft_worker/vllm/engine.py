@@ -10,23 +10,15 @@ from config.workers import DraftWorkerConfig
 from draft_worker.engine import Drafted, SharedNoise, capabilities
 from draft_worker.metrics import DraftMetrics
 from draft_worker.outcomes import Ahead
-from draft_worker.vllm import rows
 from draft_worker.vllm.ahead import look_ahead
 from draft_worker.vllm.draft import VllmDraft
 from engines.drawing import RequestSampling
-from engines.vllm.processor import SamplingProcessor
 from engines.vllm.start import VllmModel, load_model
 from protocol.errors import QueueFull
 from protocol.messages import DraftRequest
 
-_PROCESSOR = f"{__name__}:DraftProcessor"
-
-
-class DraftProcessor(SamplingProcessor):
-    """Inside vLLM: a row of logits says which token was drawn, and how (draft_worker/vllm/rows.py)."""
-
-    write = staticmethod(rows.write)
-    write_failure = staticmethod(rows.write_failure)
+_PROCESSOR = "draft_worker.vllm.processor:DraftProcessor"
+"""By name: it is for vLLM's own process, and imports vLLM."""
 
 
 def load_drafter(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from basics.names import CACHE, MODEL
+from protocol.errors import WireError
 from protocol.messages import Candidate, DraftPart
 
 
@@ -61,3 +62,8 @@ def as_drawn(parts: list[tuple[str, int]]) -> tuple[tuple[tuple[str, int], ...],
         else:
             found.append((name, tokens))
     return tuple(found), sum(tokens for source, tokens in parts if source == CACHE)
+
+
+def blames_the_draft(refusal: WireError) -> bool:
+    """A client's request never supplies the candidates, so a fault in them is the drafter's."""
+    return refusal.field is not None and refusal.field.split(".")[0] == "candidates"

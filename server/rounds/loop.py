@@ -16,7 +16,7 @@ from server.backend import GenerationRequest, Round, RoundTimings
 from server.rounds.adaptive.candidates import gain_of, rows_of
 from server.rounds.adaptive.round import RoundOutcome, RoundPlan
 from server.rounds.context import RequestContext
-from server.rounds.draft import Ahead, Draft
+from server.rounds.draft import Ahead, Draft, blames_the_draft
 from server.rounds.draft_side import READ_AHEAD
 from server.rounds.flight import Preparing
 from server.rounds.speculating import Speculating
@@ -94,6 +94,19 @@ class RoundLoop:
         depth = min(plan.depth, speculating.depth, MAX_UNDER_WAY if speculating.drafts.assumes else 2)
         return replace(plan, draft_tokens=draft_tokens, prepared_tokens=prepared_tokens, depth=depth)
 
+    def _within(self, speculating: Speculating, plan: RoundPlan) -> RoundPlan:
+        """A plan for drafts, as far as the workers in use can do it."""
+        for worker in (self._info, speculating.drafts.worker.info if speculating.drafts.worker is not None else None):
+            if worker is not None:
+                able = worker.capabilities
+                plan = replace(
+                    plan,
+                    draft_tokens=max(1, min(plan.draft_tokens, able.max_draft_tokens)),
+                    prepared_tokens=min(plan.prepared_tokens, able.max_draft_tokens),
+                    num_candidates=max(1, min(plan.num_candidates, able.max_candidates)),
+                )
+        return plan
+
     def _prices(self, plan: RoundPlan) -> list[float] | None:
         """What a worker that chooses is told of the target's times; None: it does not."""
         return self._target.step_times.prices(plan.draft_tokens) if plan.worker_chooses else None
@@ -113,16 +126,11 @@ class RoundLoop:
         """A round; None if the worker chose to draft nothing, which is decoded plainly and so faster."""
         worker = speculating.drafts.worker
         self._draft_id = worker.info.id if worker is not None and worker.info is not None else self._draft_id
-        draft_tokens, num_candidates, prepared_tokens = plan.draft_tokens, plan.num_candidates, plan.prepared_tokens
-        for info in (self._info, worker.info if worker is not None else None):
-            if info is not None:
-                draft_tokens = max(1, min(draft_tokens, info.capabilities.max_draft_tokens))
-                prepared_tokens = min(prepared_tokens, info.capabilities.max_draft_tokens)
-                num_candidates = max(1, min(num_candidates, info.capabilities.max_candidates))
+        plan = self._within(speculating, plan)
+        draft_tokens, num_candidates = plan.draft_tokens, plan.num_candidates
         self._context.metrics.draft_tokens.observe(draft_tokens)
         self._context.metrics.candidates.observe(num_candidates)
         seconds = speculating.draft_seconds(self._target.step_times, draft_tokens, num_candidates)
-        plan = replace(plan, draft_tokens=draft_tokens, prepared_tokens=prepared_tokens)
         verify, ahead = self._prices(plan), self._ahead(speculating, plan)
         draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds, verify, ahead)
         if plan.worker_chooses and draft.planned == 0:
@@ -162,6 +170,7 @@ class RoundLoop:
         if told is not None and told.planned is not None:
             asked = told.planned
         goes_on = plan.draft_tokens > 0 and drafts.state == "ready"
+        plan = self._within(speculating, plan) if goes_on else plan
         looks_on = plan.lookahead and goes_on
         drafting: asyncio.Task[Draft] | None = None
         preparing: Preparing | None = None
@@ -258,7 +267,7 @@ class RoundLoop:
         try:
             answer, seconds = await self._target.verify(draft.candidates, self._remaining, preparing)
         except WireError as refusal:
-            if not draft.candidates or self._speculating is None or not _blames_the_draft(refusal):
+            if not draft.candidates or self._speculating is None or not blames_the_draft(refusal):
                 raise
             self._speculating.drafts.disown(refusal)
             return await self._verify(Draft.none(draft.seconds, failed=True), asked, num_candidates)
@@ -387,8 +396,3 @@ class RoundLoop:
             draft=self._draft_id,
             speculative=speculative or self._draft_id == OWN_DRAFTER,
         )
-
-
-def _blames_the_draft(refusal: WireError) -> bool:
-    """A client's request never supplies the candidates, so a fault in them is the drafter's."""
-    return refusal.field is not None and refusal.field.split(".")[0] == "candidates"

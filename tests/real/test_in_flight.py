@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,19 @@ SAMPLINGS: dict[str, dict[str, Any]] = {
 COUNTS = "tandem_verifications_ahead_total"
 
 
+AUTO: dict[str, Any] = {"drafter": "auto", "adaptive": True, "speculative": {"max_speculation_depth": 3}}
+
+
 @dataclass
 class Far:
-    """A slow target behind a proxy that delays; a drafter that is always right, and one that is not."""
+    """A slow target behind a proxy that delays; a drafter that is always right, which `auto` has too, and one that is
+    not; `copying` is a gateway over lookup alone."""
 
     target: Process
     proxy: Proxy
     drafters: dict[str, Process]
     client: Client
+    copying: Client
 
     def ask(self, drafter: str, during: Callable[[int], None] = lambda chunks: None, **options: Any) -> Answer:
         block = speculative(drafter, 3, adaptive=options.pop("adaptive", False))
@@ -73,9 +78,13 @@ def far(bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pyt
                 start_timeout_seconds=120.0,
                 recovery_timeout_seconds=120.0,
             )
+            lookup = stack.draft("lookup", "draft-lookup")
+            other = stack.gateway(
+                [proxy.url], [lookup.url], "gateway-lookup", lookahead="on", probe_interval_seconds=0.3
+            )
             stack.wait_ready()
-            with Client(gateway.url) as client:
-                yield Far(target, proxy, drafters, client)
+            with Client(gateway.url) as client, Client(other.url) as far_copying:
+                yield Far(target, proxy, drafters, client, far_copying)
 
 
 @pytest.fixture(scope="module")
@@ -96,6 +105,22 @@ def test_verifications_ahead_leave_the_text_as_it_is(
     assert {answer.identity for answer in found} == {plain[sampling].identity}
 
 
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_verifications_ahead_of_what_auto_would_draft_leave_the_text_as_it_is(
+    far: Far, plain: dict[str, Answer], sampling: str
+) -> None:
+    found = far.until("used", **AUTO, **SAMPLINGS[sampling])
+    assert {answer.identity for answer in found} == {plain[sampling].identity}
+
+
+def test_a_worker_without_a_model_has_its_copies_verified_ahead(far: Far, plain: dict[str, Answer]) -> None:
+    """What it remembers of the answer before."""
+    copying = replace(far, client=far.copying)
+    found = copying.until("used", **AUTO, **SAMPLINGS["seeded"])
+    assert {answer.identity for answer in found} == {plain["seeded"].identity}
+    assert len(found) > 1
+
+
 def test_the_length_is_exact(far: Far) -> None:
     for tokens in range(7, 12):
         expected = far.ask("none", max_tokens=tokens, **SAMPLINGS["seeded"])
@@ -108,15 +133,16 @@ def test_probabilistic_at_temperature_0_says_the_same(far: Far, plain: dict[str,
     assert {answer.text for answer in found} == {plain["greedy"].text}
 
 
+@pytest.mark.parametrize("asked", [{"drafter": "right"}, AUTO], ids=["model", "auto"])
 @pytest.mark.parametrize("chunk", [3, 6])
-def test_target_killed_in_mid_flight(far: Far, plain: dict[str, Answer], chunk: int) -> None:
+def test_target_killed_in_mid_flight(far: Far, plain: dict[str, Answer], chunk: int, asked: dict[str, Any]) -> None:
     def kill(chunks: int) -> None:
         if chunks == chunk:
             far.target.kill()
             far.target.restart()
 
-    assert far.ask("right", during=kill, **SAMPLINGS["seeded"]).identity == plain["seeded"].identity
-    far.until("used", "right", **SAMPLINGS["seeded"])
+    assert far.ask(**asked, during=kill, **SAMPLINGS["seeded"]).identity == plain["seeded"].identity
+    far.until("used", **asked, **SAMPLINGS["seeded"])
 
 
 def test_answers_cut_in_the_middle(far: Far, plain: dict[str, Answer]) -> None:
@@ -128,17 +154,18 @@ def test_answers_cut_in_the_middle(far: Far, plain: dict[str, Answer]) -> None:
     far.proxy.cut(0)
 
 
-def test_draft_worker_killed_in_mid_flight(far: Far, plain: dict[str, Answer]) -> None:
+@pytest.mark.parametrize("asked", [{"drafter": "right"}, AUTO], ids=["model", "auto"])
+def test_draft_worker_killed_in_mid_flight(far: Far, plain: dict[str, Answer], asked: dict[str, Any]) -> None:
     drafter = far.drafters["right"]
 
     def kill(chunks: int) -> None:
         if chunks == 5:
             drafter.kill()
 
-    assert far.ask("right", during=kill, **SAMPLINGS["seeded"]).identity == plain["seeded"].identity
+    assert far.ask(**asked, during=kill, **SAMPLINGS["seeded"]).identity == plain["seeded"].identity
     revive(far.client, drafter)
     eventually(lambda: drafts_again(far.client, "right"), "drafting starts again")
-    far.until("used", "right", **SAMPLINGS["seeded"])
+    far.until("used", **asked, **SAMPLINGS["seeded"])
 
 
 def test_a_client_that_leaves_leaves_nothing_behind(far: Far) -> None:

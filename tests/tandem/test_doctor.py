@@ -243,6 +243,17 @@ def test_whether_lookahead_pays(setup: Setup, capsys: pytest.CaptureFixture[str]
     assert "not to be had" not in said
 
 
+def test_whether_verifying_copies_ahead_pays(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    setup.draft.answers["/v1/model"]["engine"] = "lookup"
+    setup.target.answers["/v1/model"]["capabilities"]["follows"] = True
+    assert examine(capsys, setup.urls)[1]["flights"] is None
+    setup.draft.answers["/v1/model"]["capabilities"]["chooses_ahead"] = True
+    report = examine(capsys, setup.urls)[1]
+    assert report["flights"].startswith("verifications in flight ")
+    assert "not to be had" not in report["flights"]
+    assert "not to be had" in report["lookahead"]
+
+
 def test_the_tables_headers_fit_a_terminal_of_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

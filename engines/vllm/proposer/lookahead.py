@@ -25,6 +25,7 @@ _CLEARLY = 1.3
 _FADING = 0.97
 _MARGIN = 1.01
 """Lookahead has to be this much faster, since it takes compute of the draft worker."""
+_MANY_ROWS = 4
 _FIRST_REST = 64
 _LONGEST_REST = 1024
 
@@ -123,5 +124,6 @@ class Lookahead:
         longer than others."""
         ways: list[Way] = ["off"] if self._mode != "on" or not able else []
         if self._mode != "off" and able:
-            ways += ["ahead", "there"] if longer else ["ahead"]
+            # Of many rows one is always without its draft, for which all would wait.
+            ways += ["ahead"] if not longer else ["there"] if rows >= _MANY_ROWS else ["ahead", "there"]
         return self._choices.setdefault((rows.bit_length(), able, longer), LookaheadChoice(ways))

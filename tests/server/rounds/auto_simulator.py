@@ -11,17 +11,20 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from basics.names import AUTO
+from basics.names import AUTO, OnOffAuto
 from config.workers import DraftWorkerConfig
 from draft_worker.auto import Auto
 from draft_worker.drafter import Asked, Copier, Means, Memory
 from draft_worker.drafters.history import HistoryDrafter
 from draft_worker.drafters.lookup import LookupDrafter
 from draft_worker.engine import Drafted
+from draft_worker.foresight import Foresight
 from draft_worker.memory import AnswerMemory
+from draft_worker.outcomes import Ahead, Branch
 from protocol.messages import Candidate, DraftRequest, DraftTimings
 from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
+from server.rounds.adaptive.lookahead import SharedLookahead
 from server.rounds.adaptive.planner import AdaptivePlanner, PairState
 from server.rounds.adaptive.round import RoundOutcome, Times
 from worker.session import Session
@@ -120,7 +123,10 @@ def write(rng: Random, stretches: list[str], earlier: list[list[int]]) -> Text:
 
 
 class ScriptedModel:
-    """A draft model that knows the text, and is wrong where the text is hard."""
+    """A draft model that knows the text, and is wrong where the text is hard.
+
+    What it prepares goes on after the whole draft and its own guess of the next token, as far as there was time.
+    """
 
     source = "model"
 
@@ -129,21 +135,52 @@ class ScriptedModel:
         self.text = Text(0, [], [])
         self.read = 0
         """Ids of the text that it has read."""
+        self.after: list[int] | None = None
+        """The ids that it has prepared for, and how many tokens."""
+        self.grown = 0
+
+    def look_ahead(self, ids: list[int], seconds: float) -> Ahead:
+        """After these: the context and a draft."""
+        machine, place = self._machine, len(ids)
+        guess = self.text.ids[place] if place < len(self.text.ids) and self.text.easy[place] else _WRONG
+        self.after, self.grown = [*ids, guess], max(0, int((seconds - machine.fixed) / machine.per_token) - 1)
+        return Ahead([], [], 1, branches=[Branch(0, [guess], 1)])
 
     def prepared(self, asked: Asked) -> int:
-        return 0
+        return self.grown if self.after == asked.ids else 0
+
+    def there(self, asked: Asked, ahead: list[int], tokens: int) -> tuple[Drafted, bool]:
+        count = min(tokens, self.grown) if self.after == [*asked.ids, *ahead] else 0
+        found = self._says(len(asked.ids) + len(ahead), count)
+        return Drafted([Candidate(token_ids=found)], 0, _NO_TIME, count), count == tokens
 
     async def go_on(self, asked: Asked, ahead: list[int], tokens: int) -> Drafted:
         machine, read = self._machine, self.read
-        unread = len(asked.ids) - read
-        machine.take(machine.fixed + machine.per_read * unread + machine.per_token * tokens)
-        start, text = len(asked.ids) + len(ahead), self.text
+        there = self.there(asked, ahead, tokens)[0].prepared
+        if there < tokens:
+            machine.take(
+                machine.fixed + machine.per_read * (len(asked.ids) - read) + machine.per_token * (tokens - there)
+            )
         self.read = len(asked.ids)
-        drafted = [
+        drafted = self._says(len(asked.ids) + len(ahead), tokens)
+        return Drafted([Candidate(token_ids=drafted)], read, _NO_TIME, there)
+
+    def _says(self, start: int, tokens: int) -> list[int]:
+        text = self.text
+        return [
             text.ids[place] if place < len(text.ids) and text.easy[place] else _WRONG
             for place in range(start, start + tokens)
         ]
-        return Drafted([Candidate(token_ids=drafted)], read, _NO_TIME)
+
+
+class Foreseeing:
+    """In place of the worker's Lookahead: what is prepared is the scripted model's."""
+
+    def __init__(self) -> None:
+        self.ahead: Ahead | None = None
+
+    async def prepared(self, session: Session[Memory], round_: int, seconds: float) -> Ahead | None:
+        return self.ahead
 
 
 class Day:
@@ -157,8 +194,9 @@ class Day:
         seed: int,
         with_model: bool = True,
         draw_seconds: float | None = None,
+        lookahead: OnOffAuto = "off",
     ) -> None:
-        """`draw_seconds`: what the model's engine says that a token takes."""
+        """`draw_seconds`: what the model's engine says that a token takes. `lookahead`: the gateway's setting."""
         self.machine = machine
         self.drafter = drafter
         self._most = most
@@ -176,8 +214,12 @@ class Day:
             self._copiers[kind.source] = made
         model: Any = self._model if with_model else None
         self._auto = Auto(list(self._copiers.values()), model, None, lambda: machine.now, draw_seconds)
-        self._pair = PairState()
-        self._times = Times(StepTimes(machine.curve()), DraftTimes([]))
+        self._pair = PairState(lookahead=SharedLookahead(lookahead))
+        self._foreseeing: Any = Foreseeing()
+        self._foresight = Foresight(self._auto, self._foreseeing, 10**6)
+        ahead = DraftTimes([]) if with_model and lookahead != "off" else None
+        self._times = Times(StepTimes(machine.curve()), DraftTimes([]), ahead)
+        self.followed = 0
 
     async def answer(self, stretches: list[str]) -> float:
         """Decode one text; its seconds."""
@@ -190,31 +232,60 @@ class Day:
         reading = Asked(_request(0, times.steps.prices(self._most)), session, 0, 0.0)
         self._model.read = text.prompt if self._auto.to_be_read(reading) else 0  # meanwhile the target reads, too
         machine.take(machine.read_delay * self._model.read)
+        sent: dict[tuple[int, ...], list[int]] | None = None
+        looked_ahead, before, last = False, 0, 0.0
+        session.latest_round = _BASE.round
         while (done := len(session.ids)) < len(text.ids):
             left = len(text.ids) - done
+            under_way = sent.get(tuple(session.ids[before:])) if sent is not None else None
+            if sent is not None:
+                planner.observe_ahead(under_way is not None)
+            sent, before = None, done
             plan = planner.plan(times)
-            if plan.draft_tokens == 0 or left == 1:
+            if under_way is None and (plan.draft_tokens == 0 or left == 1):
+                looked_ahead = False
                 for _ in range(min(plan.plain_tokens or 1, left)):
                     times.steps.observe_plain(1, machine.take(machine.step))
                     planner.observe_plain(1)
                     session.ids.append(text.ids[len(session.ids)])
                 continue
-            most = min(plan.draft_tokens, left - 1)
+            most = min(max(plan.draft_tokens, len(under_way or ())), left - 1)
             start = machine.now
-            machine.take(machine.call)
-            draft, planned = await self._draft(session, most)
+            machine.take(machine.call if under_way is None else 0.0)
+            told = under_way is None or (plan.draft_tokens and (plan.least_ahead or plan.lookahead))
+            draft, planned = await self._draft(session, most, left, under_way) if told else (under_way, len(under_way))
+            assert under_way is None or draft == under_way
             draft_seconds = machine.now - start
+            self._model.after = self._foreseeing.ahead = None
             if chooses and not planned:
                 planner.observe_nothing(draft_seconds, times)
+                looked_ahead = False
                 continue
+            if told and plan.lookahead:
+                expected = machine.step + machine.per_row * len(draft) + (0.0 if under_way else machine.network)
+                self._foreseeing.ahead = self._model.look_ahead([*session.ids, *draft], expected)
+                for branch in self._foreseeing.ahead.branches:
+                    branch.at, self._foreseeing.ahead.drafted = len(draft), draft
+            if told and plan.least_ahead and machine.network:
+                found = await self._foresight.alternatives(session, _BASE.round, 0.0)
+                sent = {
+                    tuple(one.alternative.token_ids): one.alternative.candidate.token_ids for one in found if one.whole
+                }
             accepted = 0
             while accepted < len(draft) and draft[accepted] == text.ids[done + accepted]:
                 accepted += 1
             rows = 1 + len(draft)
             took = machine.take(machine.step + machine.per_row * (rows - 1))
-            waited = took + machine.take(machine.network)
-            times.steps.observe_verify(rows, rows, took, waited)
-            times.drafts.observe(planned, draft_seconds)
+            # One behind another that was sent ahead set out when the verdict before that came.
+            way = machine.network if under_way is None else max(0.0, machine.network - last) if last else 0.0
+            last = 0.0 if under_way is None else took
+            waited = took + machine.take(way)
+            if under_way is None:
+                times.steps.observe_verify(rows, rows, took, waited)
+                times.of(looked_ahead).drafts.observe(planned, draft_seconds)
+            else:
+                times.steps.observe_followed(rows, rows, took)
+                self.followed += 1
             planner.observe(
                 RoundOutcome(
                     planned,
@@ -225,16 +296,21 @@ class Day:
                     0,
                     draft_seconds,
                     False,
-                    took + machine.network,
+                    took + way,
                     rows,
+                    lookahead=plan.lookahead,
+                    looked_ahead=looked_ahead,
                 ),
                 times,
             )
+            looked_ahead = plan.lookahead
             session.ids.extend(text.ids[done : done + accepted + 1])
         return machine.now - began
 
-    async def _draft(self, session: Session[Memory], most: int) -> tuple[list[int], int]:
-        asked = Asked(_request(most, self._times.steps.prices(most)), session, 0, 0.0)
+    async def _draft(
+        self, session: Session[Memory], most: int, left: int, verifying: list[int] | None = None
+    ) -> tuple[list[int], int]:
+        asked = Asked(_request(most, self._times.steps.prices(most), left, verifying), session, 0, 0.0)
         if self.drafter == AUTO:
             chosen = await self._auto.draft(asked)
             candidates = chosen.drafted.candidates
@@ -251,16 +327,17 @@ _BASE = DraftRequest.model_validate_json(
 )
 
 
-def _request(most: int, verify: list[float]) -> DraftRequest:
-    return _BASE.model_copy(update={"draft_tokens": most, "verify_seconds": verify, "history": _SCOPE})
+def _request(most: int, verify: list[float], left: int = 512, verifying: list[int] | None = None) -> DraftRequest:
+    asked = {"draft_tokens": most, "verify_seconds": verify, "max_tokens": left, "verifying": verifying}
+    return _BASE.model_copy(update={**asked, "history": _SCOPE})
 
 
 async def tokens_per_second(
     drafter: str, kind: str, most: int = 32, seed: int = 1, requests: int = 8, **settings: Any
 ) -> float:
     """Of all but the first two requests of a day."""
-    with_model = settings.pop("with_model", True)
+    with_model, lookahead = settings.pop("with_model", True), settings.pop("lookahead", "off")
     machine = Machine(**settings, rng=Random(seed))
-    day = Day(drafter, most, machine, seed, with_model)
+    day = Day(drafter, most, machine, seed, with_model, lookahead=lookahead)
     seconds = [await day.answer(KINDS[kind]) for _ in range(requests)]
     return (requests - 2) * len(KINDS[kind]) * _STRETCH / sum(seconds[2:])

@@ -18,7 +18,7 @@ from tests.server.rounds.auto_simulator import KINDS, SINGLES, tokens_per_second
 
 
 @cache
-def speed(drafter: str, kind: str, **settings: float) -> float:
+def speed(drafter: str, kind: str, **settings: Any) -> float:
     """The better of short and long drafts for a single drafter; `auto` has its default."""
     depths = (32,) if drafter == AUTO else (8, 32)
     return max(
@@ -43,6 +43,14 @@ def test_a_model_that_costs_more_than_it_brings_is_left_alone() -> None:
     settings = {"fixed": 0.02, "per_token": 0.02}
     assert speed(AUTO, "quotation", **settings) >= 0.97 * speed("lookup", "quotation", **settings)
     assert speed(AUTO, "prose", **settings) >= 0.97 / 0.030
+
+
+@pytest.mark.parametrize("with_model", [True, False])
+@pytest.mark.parametrize("kind", ["prose", "calls", "mixed"])
+def test_verifying_ahead_costs_nothing_and_hides_the_way(kind: str, with_model: bool) -> None:
+    settings = {"network": 0.05, "with_model": with_model}
+    gain = speed(AUTO, kind, lookahead="auto", **settings) / speed(AUTO, kind, **settings)
+    assert gain >= (1.05 if kind == "calls" else 0.98)
 
 
 def choosing(worker: FakeWorker) -> FakeWorker:

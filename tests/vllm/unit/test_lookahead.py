@@ -150,11 +150,31 @@ def test_the_best_way_is_found_on_a_virtual_clock(best: Way, draw: float, beside
     assert found > 0.97 * always[best]
 
 
+def test_the_first_step_of_a_block_does_not_count() -> None:
+    """Its drafts were drawn, as nothing had been prepared for it."""
+    choice, before = LookaheadChoice(["off", "ahead"]), "off"
+    for _ in range(60):
+        way = choice.way
+        choice.observe([GAMMA], [3], 0.3 if way != before else 0.02 if way == "ahead" else 0.03)
+        before = way
+    assert choice._preferred == "ahead"
+
+
+def test_a_draft_that_was_there_counts_as_what_such_drafts_bring() -> None:
+    """It is one whose text was foreseen, and so of the better ones."""
+    choice = LookaheadChoice(["off", "there"])
+    for _ in range(60):
+        choice.observe([GAMMA], [5 if choice.way == "there" else 3], 0.03)
+    assert choice._preferred == "there"
+
+
 def test_batches_of_different_sizes_are_judged_apart() -> None:
     lookahead = Lookahead("auto")
     one, eight = lookahead.choice(1, True, False), lookahead.choice(8, True, False)
     assert one is not eight
     assert lookahead.choice(9, True, False) is eight
+    assert lookahead.choice(1, True, True)._ways == ["off", "ahead", "there"]
+    assert lookahead.choice(8, True, True)._ways == ["off", "there"]
     for choice, kind in ((one, "ahead"), (eight, "off")):
         for _ in range(200):
             choice.observe([GAMMA], [3], 0.02 if choice.way == kind else 0.05)
