@@ -227,10 +227,11 @@ class RoundLoop:
         if facts is None or facts.needs_q:
             least = most  # how long a draft is must not follow from the time there was (docs/exactness.md)
         steps = self._target.step_times
-        # Sent so that it is there when the pass ends it saves the whole round trip, half a way later still half of it.
-        # A verification under way began when the verdict before it set out.
-        late = steps.network * (1.5 if drafting is not None else 0.5)
-        until = time.perf_counter() + max(0.0, steps.verify(1 + draft_tokens) - late) - _UNDER_WAY
+        # Sent so that it is there when the pass ends it saves the whole round trip, half a way later still half of it,
+        # or of the pass. A verification under way began when the verdict before it set out.
+        network, verify = steps.network, steps.verify(1 + draft_tokens)
+        late = network + 0.5 * min(network, verify - network) if drafting is not None else 0.5 * network
+        until = time.perf_counter() + verify - late - _UNDER_WAY
         ahead = self._ahead(speculating, plan) or Ahead()
         return Preparing(
             drafts=drafts,
@@ -242,7 +243,7 @@ class RoundLoop:
             depth=plan.depth,
             ahead=replace(ahead, most=0),
             seconds=speculating.draft_seconds(steps, most),
-            each=steps.verify(1 + draft_tokens) - 0.5 * steps.network,
+            each=verify - 0.5 * network,
             drafting=drafting,
         )
 

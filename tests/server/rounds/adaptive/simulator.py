@@ -113,15 +113,20 @@ class Flights:
             self.planner.observe_ahead(foreseen and self.next is not None, self.others)
         return foreseen and self.next is not None
 
-    def send(self, plan: RoundPlan, told: float, followed: bool, step: float, back: float) -> None:
-        """The draft worker is `told` what is being verified, whose verdict will be `back`; it takes `step`."""
+    def send(self, plan: RoundPlan, told: float, late: bool, step: float, back: float) -> None:
+        """The draft worker is `told` what is being verified, whose verdict will be `back`; it takes `step`.
+
+        `late`: it is under way since half a round trip.
+        """
         world = self.world
         depth, self.next, self.others = min(plan.depth, world.most), None, 1
         self.tried = world.flies and plan.lookahead and plan.least_ahead is not None and depth > 1
         if not self.tried or plan.least_ahead is None:
             return
         most = max(plan.draft_tokens, plan.prepared_tokens)
-        left = step if depth > 2 and followed else max(0.0, step - world.round_trip * (0.5 if followed else -0.5))
+        left = step + world.round_trip / 2
+        if late:
+            left = step - min(step, world.round_trip) / 2
         self.soon = min(most, world.prepares(left))
         if self.soon < plan.least_ahead:
             return
@@ -193,10 +198,10 @@ def decode(
         else:
             wall = engine + world.round_trip
             times.steps.observe_verify(rows, rows + world.others, engine, wall)
-        told = now if followed and (plan.depth <= 2 or not whole) else sent
+        late = followed and (plan.depth <= 2 or not whole)
         back = now + draft + wall
         flights.verdicts = [*flights.verdicts, now][1 - world.most :] if followed and whole else [now]
-        flights.send(replace(plan, draft_tokens=max(1, most)), told, followed, engine, back)
+        flights.send(replace(plan, draft_tokens=max(1, most)), now if late else sent, late, engine, back)
         whole = accepted == drafted
         if not whole and plan.depth > 2:
             flights.drop(plan, back)
