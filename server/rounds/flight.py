@@ -223,11 +223,12 @@ class Flights:
         self._give_up_behind(0)
 
     def cancel(self) -> None:
-        """End all: the request is over, or a call that they follow has failed."""
+        """End all: the request is over, or a call that they follow has failed. That says nothing of their use."""
         self._sending.cancel()
         for _, flight in self._held:
             flight.cancel()
-        self.give_up()
+        self._held.clear()
+        self._over = True
 
     def _give_up_behind(self, count: int) -> None:
         self._over = True
