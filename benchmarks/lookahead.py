@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from basics.names import MAX_UNDER_WAY
@@ -35,6 +36,8 @@ MODES = ("off", "on", "auto", "on-1", "auto-1", "on-2", "auto-2")
 """-1: with one verification at a time, none in flight while another is; -2: with one in flight."""
 THERE_MS = 1.0
 """A round that spent less on its draft had it there."""
+PHASES = ("draft", "verify_forward", "sample", "queue", "network")
+"""What rounds with drafts spend their time on (`report_rounds`), on average."""
 IN_FLIGHT = 'tandem_verifications_ahead_total{outcome="used"}'
 DEEPER = [f'tandem_verifications_beyond_total{{others="{others}"}}' for others in range(2, MAX_UNDER_WAY)]
 
@@ -81,6 +84,7 @@ class Cell:
             "in part": drafts["part"] / ahead if ahead else 0.0,
             "hidden ms a round": 1e3 * (now[hidden] - self.before[hidden]) / max(1.0, rounds),
             "ms beyond the pass": report.median(beyond) if beyond else float("nan"),
+            **{f"{name} ms": mean(one[f"{name}_ms"] for one in times) for name in PHASES if times},
             "in flight": (now[IN_FLIGHT] - self.before[IN_FLIGHT]) / max(1.0, rounds),
             "deeper": sum(now[key] - self.before[key] for key in DEEPER) / max(1.0, rounds),
         }

@@ -55,7 +55,7 @@ def create_app(
     async def draft_batch(request: Request) -> Response:
         items = parse_batch(DraftBatchRequest, DraftRequest, await shell.read_body(request))
         # While it is not ready each item is refused for itself.
-        with lifecycle.get().answered_together() if lifecycle.ready().ready else nullcontext():
+        with lifecycle.get().serving() if lifecycle.ready().ready else nullcontext():
             answers = await until_client_leaves(request.receive, serve_batch(items, draft, DraftBatchItem))
         return json_response(DraftBatchResponse(items=answers))
 

@@ -40,8 +40,6 @@ _FIRST_OUTCOMES = 6
 _MOST_TOKENS = 128
 _LEAST_CHANCE = 0.01
 _MOST_SECONDS = 5.0
-_MOST_CALLS = 1
-"""Other calls in the engine with which lookahead is still begun."""
 _LOOK_ROUND = 16
 """Every so many preparations all places are looked at, so that what guesses are worth there stays known."""
 _SMOOTHING = 0.2
@@ -101,11 +99,10 @@ class Lookahead:
         """Of tokens that an engine with chains draws in a row."""
         self._begun = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._batches = 0
-        self._no_batch = asyncio.Event()
-        self._no_batch.set()
+        self._calls = 0
+        self._no_calls = asyncio.Event()
         self._layouts: dict[tuple[object, ...], list[Guess]] = {}
-        """Of the batch that was answered last: its items share them."""
+        """Of those that were answered together last: they share them."""
         vocabulary = engine.model.info.vocabulary
         self._most_kept = _MOST_KEPT_BYTES // (4 * vocabulary.logits_size) if vocabulary is not None else 0
 
@@ -215,23 +212,24 @@ class Lookahead:
             await asyncio.wait({looking.task})
 
     @contextmanager
-    def batch(self) -> Iterator[None]:
-        """Calls are being served that are answered together: what follows them is prepared once all of them are.
+    def serving(self) -> Iterator[None]:
+        """A draft call, or a batch of them, is being served: nothing is begun meanwhile.
 
-        Otherwise those answered first would find the others in the engine, and be refused, or delay them.
+        So real calls are not delayed; and of those that come at about the same time, from a batch, or from streams
+        whose target verifies them in one pass, what follows is prepared together, once all are answered.
         """
-        self._batches += 1
-        self._no_batch.clear()
+        self._calls += 1
+        self._no_calls.clear()
         try:
             yield
         finally:
-            self._batches -= 1
-            if not self._batches:
+            self._calls -= 1
+            if not self._calls:
                 self._layouts.clear()
-                self._no_batch.set()
+                self._no_calls.set()
 
     def begin(self, asked: Asked, drafted: list[int], planned: int, usual: int, places: Sequence[Place] = ()) -> None:
-        """Prepare for what may come of `drafted`, a draft meant to have `planned` tokens, now that it is answered.
+        """Prepare for what may come of `drafted`, a draft meant to have `planned` tokens, once all calls are answered.
 
         `usual`: the length of one of which nothing is prepared; `places`: what is known of the draft's. To be called
         before `drafted` is added to the session.
@@ -242,8 +240,7 @@ class Lookahead:
             looking = session.state[NAME] = Looking(Yields(strength=6.0, prior=self._yields))
         looking.older = looking.still_open(asked) if request.assumed_tokens else []
         looking.ahead = None
-        busy = self._engine.calls > _MOST_CALLS and not self._batches
-        if not request.lookahead_tokens or asked.owner is None or busy:
+        if not request.lookahead_tokens or asked.owner is None:
             return
         if asked.translator is not None or request.grammar is not None:
             return  # copying drafters read the session's state of the grammar, which must not be elsewhere meanwhile
@@ -258,8 +255,6 @@ class Lookahead:
             request, list(asked.ids), asked.owner, list(drafted), planned, usual, each, of_draft, known, chains
         )
         looking.at, looking.each, looking.request = len(asked.ids), each, request
-        if not self._batches:
-            self._lay_out(looking, answered, self._choose(looking, answered, self._time(looking, request)))
         looking.task = asyncio.get_running_loop().create_task(self._look(looking, looking.task, answered))
         self._tasks.add(looking.task)
         looking.task.add_done_callback(self._tasks.discard)
@@ -300,17 +295,19 @@ class Lookahead:
 
     async def _look(self, looking: Looking, previous: asyncio.Task[None] | None, answered: _Answered) -> None:
         deadline = time.monotonic() + _MOST_SECONDS
-        if looking.ahead is None:
-            await self._no_batch.wait()
-            if self._engine.calls > _MOST_CALLS:
-                return
-            # A layout takes milliseconds: those of a batch are made once, by what was learned of all sessions.
-            together = len(self._tasks)
-            guesses = self._layouts.get(answered.layout)
-            if guesses is None:
-                guesses = self._choose(looking, answered, self._gap, together)
-                self._layouts[answered.layout] = guesses
-            self._lay_out(looking, answered, guesses, together)
+        while self._calls:
+            await self._no_calls.wait()
+        if self._engine.calls:
+            return  # that of one who reads, or has left
+        together = len(self._tasks)
+        if together == 1:
+            guesses = self._choose(looking, answered, self._time(looking, answered.request))
+        else:
+            # A layout takes milliseconds: those of calls answered together are made once, by what was learned of all.
+            if answered.layout not in self._layouts:
+                self._layouts[answered.layout] = self._choose(looking, answered, self._gap, together)
+            guesses = self._layouts[answered.layout]
+        self._lay_out(looking, answered, guesses, together)
         ahead = looking.ahead
         assert ahead is not None
         if previous is not None and not previous.done():

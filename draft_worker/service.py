@@ -151,13 +151,14 @@ class DraftService:
             record_call("draft", request, response.timings, drafted=len(first))
             return response
 
-        call = await self.sessions.start(request, work)
-        response: DraftResponse = await self.sessions.result(call)
-        return response
+        with self.serving():
+            call = await self.sessions.start(request, work)
+            response: DraftResponse = await self.sessions.result(call)
+            return response
 
-    def answered_together(self) -> AbstractContextManager[None]:
-        """While the calls of a batch are served."""
-        return self.lookahead.batch() if self.lookahead is not None else nullcontext()
+    def serving(self) -> AbstractContextManager[None]:
+        """While a call, or a batch of them, is served: what looks ahead waits for its end."""
+        return self.lookahead.serving() if self.lookahead is not None else nullcontext()
 
     async def prepared(self, request: PreparedRequest) -> PreparedResponse:
         """The drafts for what may come of the verification under way; none for a session or round that is not held."""

@@ -98,7 +98,9 @@ def start_engine(
         reads_apart=model.reads_apart,
     )
     drawn_as_chains = chains()
-    loop = EngineLoop(runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass, drawn_as_chains, on_death)
+    loop = EngineLoop(
+        runner, slots, config.max_queue, config.prefill_chunk_tokens, on_pass, drawn_as_chains, on_death, step_seconds
+    )
     info = ModelInfo(
         role=role,
         id=model.id,

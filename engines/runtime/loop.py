@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -21,8 +21,9 @@ from engines.running_model import OnPass
 from engines.runtime.jobs import Job, Passed, Seat
 from engines.runtime.passes import Passes
 from engines.runtime.plan import PromptBudget
+from engines.runtime.returns import Returns
 from engines.runtime.runner import Chains, ModelRunner
-from engines.runtime.runs import Run, plan
+from engines.runtime.runs import Piece, Run, plan
 from engines.runtime.slots import SlotCache
 from engines.runtime.waiting import Waiting
 from protocol.errors import DeadlineExceeded, EngineFailure, NotReady, QueueFull, WireError
@@ -47,17 +48,20 @@ class EngineLoop:
         on_pass: OnPass = lambda sessions, tokens, seconds: None,
         chains: Chains | None = None,
         on_death: Callable[[str], None] = lambda reason: None,
+        step_seconds: Mapping[int, float] | None = None,
     ) -> None:
         """`prefill_chunk` is the most prompt tokens a pass carries; `chains` and `on_pass`: engines.runtime.passes.
 
-        `on_death(reason)` is called if the loop itself failed and serves no more.
+        `on_death(reason)` is called if the loop itself failed and serves no more. With `step_seconds`, what passes take
+        by tokens, a pass may wait for sessions that are about to come back (engines/runtime/returns.py).
         """
         self._runner = runner
         self.slots = slots
-        self._pace = PromptBudget(prefill_chunk)
+        self._pace = PromptBudget(prefill_chunk, step_seconds)
         self._passes = Passes(runner, chains, self._pace, on_pass)
         self.draws_chains = chains is not None
         self._on_death = on_death
+        self._returns = Returns(self._pace.passes) if step_seconds else None
         self._turn = 0
         self._waiting = Waiting(slots, max_queue)
         self._active: list[Run] = []
@@ -165,6 +169,8 @@ class EngineLoop:
         self._admit()
         self._resume()
         pieces = plan(self._active, self._pace, self._turn)
+        if pieces and self._others_awaited(pieces):
+            return True
         if pieces:
             self._turn += 1
             for run, outcome in self._passes.run(pieces):
@@ -182,6 +188,21 @@ class EngineLoop:
                 self._wake.wait(_POLL_SECONDS if busy else None)
             self._signalled = False
         return True
+
+    def _others_awaited(self, pieces: Sequence[Piece]) -> bool:
+        """Waits a moment if others that are about to come should share the pass; it has to be planned anew then."""
+        if self._returns is None:
+            return False
+        if not any(piece.is_prompt or piece.run.job.idle for piece in pieces):
+            seconds = self._returns.wait(time.monotonic(), len(pieces))
+            if seconds > 0.0:
+                with self._wake:
+                    if not self._signalled:
+                        self._wake.wait(seconds)
+                    self._signalled = False
+                return True
+        self._returns.passed()
+        return False
 
     def _drop(self) -> None:
         """End what was cancelled or is past its deadline, waiting or running."""
@@ -201,7 +222,10 @@ class EngineLoop:
     def _admit(self) -> None:
         """Begin the jobs for which there is a slot."""
         while self._disowned:
-            self.slots.disown(self._disowned.popleft())
+            owner = self._disowned.popleft()
+            self.slots.disown(owner)
+            if self._returns is not None:
+                self._returns.forget(owner)
         self._seat()
         if self._waiting.wants_slot and (idle := [run for run in self._active if run.job.idle]):
             for run in idle:
@@ -212,6 +236,8 @@ class EngineLoop:
     def _seat(self) -> None:
         for run, slot in self._waiting.admit(self._active):
             self._active.append(run)
+            if self._returns is not None and run.job.owner is not None and not run.job.idle:
+                self._returns.came(run.job.owner, run.since)
             run.seat = Seat(slot, self._runner)
             run.steps = run.job.steps(run.seat)
             self._step(run, None)
@@ -248,6 +274,8 @@ class EngineLoop:
         if run.ended:
             return
         run.ended = True
+        if self._returns is not None and error is None and run.job.owner is not None and not run.job.idle:
+            self._returns.left(run.job.owner, time.monotonic(), run.tokens)
         run.feed = run.wait = None
         if run.steps is not None:
             run.steps.close()

@@ -94,6 +94,7 @@ class Passes:
             run.fed += len(row.token_ids)
             run.forward_seconds += forward
             if piece.whole:
+                run.tokens = len(row.token_ids)
                 run.sample_seconds += sample
         tokens = sum(len(piece.row.token_ids) for piece in pieces)
         prompt = sum(len(piece.row.token_ids) for piece in pieces if piece.is_prompt)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from engines.runtime.pass_seconds import PassSeconds
 
 SHORT_TOKENS = 16
 """A feed with no more context than this is a running stream's (or a short prompt) and never waits."""
@@ -33,8 +35,11 @@ class PromptBudget:
     measured times of either kind.
     """
 
-    def __init__(self, largest: int) -> None:
+    def __init__(self, largest: int, measured: Mapping[int, float] | None = None) -> None:
+        """`measured`: seconds of a pass by its tokens, where they are known."""
         self._largest = largest
+        self.passes = PassSeconds(measured or {})
+        """Of passes without prompts."""
         self._short_pass: float | None = None
         self._prompt_token: float | None = None
 
@@ -48,6 +53,7 @@ class PromptBudget:
         """One pass: how long it took, and what was in it."""
         if prompt_tokens == 0:
             self._short_pass = _smoothed(self._short_pass, seconds)
+            self.passes.observe(short_tokens, seconds)
         elif prompt_tokens > short_tokens:
             base = self._short_pass or 0.0
             share = prompt_tokens / (prompt_tokens + short_tokens)

@@ -31,6 +31,8 @@ class Run:
         self.feed: Feed | None = None
         self.wait: Wait | None = None
         self.fed = 0
+        self.tokens = 0
+        """In the last pass that ended a feed."""
         self.since = time.monotonic()
         self.forward_seconds = 0.0
         self.sample_seconds = 0.0

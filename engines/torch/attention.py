@@ -45,9 +45,12 @@ class Special:
 
 
 class AttentionPass(Protocol):
-    """One forward pass, as its attention layers see it. `slot_length` is the most tokens a sequence may have."""
+    """One forward pass, as its attention layers see it."""
 
-    slot_length: int
+    @property
+    def slot_length(self) -> int:
+        """The most tokens a sequence may have."""
+        ...
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, special: Special | None

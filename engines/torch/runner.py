@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from engines.runtime.rows import Row, check_path, check_rows
-from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, ShapeProbe, UnsupportedAttention
+from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, AttentionPass, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
 from engines.torch.kv_cache import SPARE, CacheShape, KeyValueCache, LayerShape
 from engines.torch.long_rope import LongRope
 from engines.torch.padding import Padding
 from engines.torch.recurrent import RecurrentLayers, recurrent_modules
 from engines.torch.short_passes import ShortPasses
+from engines.torch.slot_attention import StaticPass
 from engines.torch.support import attention_layers, changing_length, layer_window, recurrent_layers
 from engines.torch.windows import Windows
 
@@ -25,6 +26,9 @@ __all__ = ["Row", "Runner"]
 INVARIANT_BUCKET = 64
 _MOST_AGAIN = 256
 """Tokens without logits that a pass carries for a sequence whose states have to be brought up to date."""
+_MOST_AT_ONCE = 512
+"""Tokens of a pass up to which attention row by row (slot_attention.py), which reads each token's keys for itself,
+costs less than launching kernels for each sequence."""
 
 
 class Runner:
@@ -72,6 +76,9 @@ class Runner:
         self._long_rope = LongRope(self._forward, first, num_slots) if first is not None and changes else None
         self._windows = Windows(self._forward, self.cache, shape.stretch) if shape.stretch is not None else None
         self.short_passes: ShortPasses | None = None
+        self.attends_at_once = self.device.type == "cuda" and not batch_invariant and self.takes_chains
+        """Whether attention over several sequences takes the same few kernels a layer as over one. One after the
+        other, 28 layers over eight of them launch some thousand kernels, which takes longer than their work."""
 
     @property
     def padding(self) -> Padding:
@@ -121,9 +128,17 @@ class Runner:
         if self.short_passes is not None and self.short_passes.takes(rows):
             return self.short_passes.forward(rows)
         batch = self._builder.build(rows, reach)
-        logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, batch.attention)
+        logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, self._attention(rows, batch))
         self._latest.update(dict.fromkeys(batch.trees, batch))
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
+
+    def _attention(self, rows: Sequence[Row], batch: Batch) -> AttentionPass:
+        count = sum(len(row.token_ids) for row in rows)
+        whole = not batch.trees and count == batch.input_ids.shape[1]  # not filled up
+        if not (self.attends_at_once and len(rows) > 1 and whole and count <= _MOST_AT_ONCE):
+            return batch.attention
+        slots = torch.tensor([row.slot for row in rows for _ in row.token_ids], device=self.device)
+        return StaticPass(self.cache.keys, self.cache.values, slots, batch.position_ids[0], self.cache.slot_length)
 
     @torch.inference_mode()
     def _forward_recurrent(self, recurrent: RecurrentLayers, rows: Sequence[Row]) -> list[Tensor]:

@@ -217,3 +217,42 @@ def test_other_outcomes_are_prepared_by_chains_that_go_back(
                 assert all(branch.tokens[0] != seen[-1].drafted[branch.at] for branch in branches if branch.at < 5)
 
     asyncio.run(scenario())
+
+
+def test_what_follows_a_batch_is_prepared_by_the_same_chains_for_all_its_items(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def laid(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
+        return [Guess(place, 0, 5, in_turn=True) for place in (BONUS, 2, 0)]
+
+    together: list[int] = []
+    run = ChainRunner.run
+
+    def counted(self: ChainRunner, chains: Sequence[ChainRow]) -> list[list[int]]:
+        together.append(len(chains))
+        return run(self, chains)
+
+    monkeypatch.setattr(lookahead, "laid_out", laid)
+    monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: 0.0)
+    monkeypatch.setattr(lookahead, "_smoothed", lambda old, new: 30.0)
+    monkeypatch.setattr(ChainRunner, "run", counted)
+    config = DraftWorkerConfig(
+        model=str(model), device="cpu", dtype="float32", threads=1, context_length=128, slots=4, chains="on"
+    )
+
+    async def scenario() -> None:
+        async with running(create_app(config)) as client:
+            items = [
+                request(
+                    [*PROMPT, 20 + place], session_id=f"s{place}", sampling={"temperature": 0.0, "ignore_eos": True},
+                    draft_tokens=5, lookahead_tokens=5, max_tokens=64, deadline_ms=20_000,
+                )
+                for place in range(3)
+            ]  # fmt: skip
+            assert (await client.post("/v1/draft/batch", json={"items": items})).status_code == 200
+            drawn = len(together)
+            while "tandem_draft_lookahead_running 0.0" not in (await client.get("/metrics")).text:
+                await pause()
+            assert together[drawn:] == [3] * 6, "three outcomes of six, five and five tokens, four at once at most"
+
+    asyncio.run(scenario())

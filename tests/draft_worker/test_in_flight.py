@@ -114,7 +114,7 @@ def simulate(gateway: Gateway) -> torch.Tensor:
                     ahead.add(seed)
                 drafts.append(drafted)
                 lookahead.begin(asked, drafted.token_ids, most, most)
-            await asyncio.gather(*lookahead._tasks)
+                await asyncio.gather(*lookahead._tasks)
             for seed in alive:
                 found = await lookahead.alternatives(sessions[seed], _REQUEST.round, 0.0)
                 whole = [one.alternative for one in found if one.whole]

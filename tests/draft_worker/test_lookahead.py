@@ -485,15 +485,17 @@ async def test_nothing_is_prepared_before_all_of_a_batch_is_answered() -> None:
 
 
 @async_test
-async def test_nothing_is_prepared_after_a_batch_while_others_calls_are_in_the_engine() -> None:
+async def test_nothing_is_prepared_before_others_calls_are_answered() -> None:
     async with drafter(slots=4) as worker:
         whole = await worker.draft(ids=[0, *PROMPT], session_id="w", sampling=GREEDY, draft_tokens=9)
         text = [0, *PROMPT, *whole["candidates"][0]["token_ids"]]
         await drafted_together(worker, [text[:9]], 0, 0)
         await prepared(worker)
         hold, entered = threading.Event(), threading.Event()
+        passes: list[set[int]] = []
 
         def gate(rows: list[Row]) -> None:
+            passes.append({row.slot for row in rows})
             entered.set()
             assert hold.wait(20)
 
@@ -505,11 +507,13 @@ async def test_nothing_is_prepared_after_a_batch_while_others_calls_are_in_the_e
         assert await asyncio.to_thread(entered.wait, 20)
         (there,) = await drafted_together(worker, [text[:12]], 1, 9)
         assert there["source"] == "cache"
-        await prepared(worker)
         hold.set()
         await asyncio.gather(*others)
-        (drawn,) = await drafted_together(worker, [text[:15]], 2, 12)
-        assert drawn["source"] == "model"
+        await prepared(worker)
+        first = next(number for number, slots in enumerate(passes) if len(slots) == 1)
+        assert first > 1
+        assert not passes[first] & set().union(*passes[:first]), "its own, once the others are answered"
+        assert all(slots == passes[first] for slots in passes[first:])
 
 
 def test_guesses_go_where_they_are_likeliest() -> None:

@@ -63,6 +63,20 @@ def test_ragged_batch_equals_single_rows(runner: Runner) -> None:
         torch.testing.assert_close(together[slot], alone, **CLOSE)
 
 
+def test_attention_over_several_sequences_at_once(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on CUDA, by the operator's code for the CPU."""
+    contexts = [tokens(count, seed=count) for count in (5, 70, 1, 33)]
+    tails = [tokens(count, seed=50 + count) for count in (1, 6, 3, 12)]
+    expected = []
+    for at_once in (False, runner.takes_chains):
+        monkeypatch.setattr(runner, "attends_at_once", at_once)
+        runner.forward([Row(slot, 0, context, logits_from=len(context)) for slot, context in enumerate(contexts)])
+        rows = [Row(slot, len(contexts[slot]), tails[slot]) for slot in range(4)]
+        expected.append([*runner.forward(rows), *runner.forward([Row(2, 4, [7]), Row(0, 3, [9, 11])])])
+    for separately, together in zip(*expected, strict=True):
+        torch.testing.assert_close(together, separately, **CLOSE)
+
+
 def test_chunks_and_truncation(runner: Runner) -> None:
     ids = tokens(90)
     whole = runner.forward([Row(0, 0, ids)])[0]
