@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from engines.runtime.pass_seconds import PassSeconds
@@ -10,6 +11,9 @@ SHORT_TOKENS = 16
 """A feed with no more context than this is a running stream's (or a short prompt) and never waits."""
 _SMALLEST_SHARE = 16
 _SLOWDOWN = 2.0
+_ENOUGH = 24.0
+"""A pass whose tokens take so many times what any pass takes is long enough: more of them would save a twenty-fourth at
+most, and those in it would wait for each other."""
 _SMOOTHING = 0.2
 
 
@@ -48,6 +52,16 @@ class PromptBudget:
             return self._largest
         tokens = int(_SLOWDOWN * self._short_pass / self._prompt_token)
         return max(_SMALLEST_SHARE, min(self._largest, tokens))
+
+    @property
+    def enough(self) -> float:
+        """Tokens of a pass beyond which those who have just come wait for the next one; inf where that is not known.
+
+        Where tokens cost much and passes little (few cores; a GPU that is full), a pass for all would end no sooner for
+        anybody than one for each in turn, and all of them would draft at the same time, the target idle meanwhile.
+        """
+        per_token = self.passes.per_token
+        return _ENOUGH * self.passes.fixed / per_token if per_token > 0.0 else math.inf
 
     def record(self, seconds: float, short_tokens: int, prompt_tokens: int) -> None:
         """One pass: how long it took, and what was in it."""

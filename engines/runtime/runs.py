@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ class Run:
         self.seat: Seat | None = None
         self.steps: Steps[Any] | None = None
         self.feed: Feed | None = None
+        self.goes_on = False
+        """It has been fed before, and asks for more."""
         self.wait: Wait | None = None
         self.fed = 0
         self.tokens = 0
@@ -40,6 +43,7 @@ class Run:
     def take(self, step: Feed | Wait) -> None:
         """What the job wants next. Its first feed counts as waiting since the job was submitted."""
         if self.feed is not None or self.wait is not None:
+            self.goes_on = True
             self.since = time.monotonic()
         self.feed, self.wait = (step, None) if isinstance(step, Feed) else (None, step)
         self.fed = 0
@@ -49,6 +53,11 @@ class Run:
     def context_left(self) -> int:
         """Tokens of the feed that may still go in chunks."""
         return self.feed.divisible - self.fed if self.feed is not None else 0
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens of the feed."""
+        return len(self.feed.token_ids) - self.fed if self.feed is not None else 0
 
     @property
     def held(self) -> int:
@@ -87,6 +96,8 @@ def plan(active: Sequence[Run], pace: PromptBudget, turn: int) -> list[Piece]:
     feeding = [run for run in active if run.feed is not None]
     feeding = [run for run in feeding if not run.job.idle] or feeding
     short = [run for run in feeding if run.context_left <= SHORT_TOKENS]
+    if not all(run.job.idle for run in feeding):
+        short = _first_come(short, pace.enough)
     long = [run for run in feeding if run.context_left > SHORT_TOKENS]
     pieces = [_piece(run, run.context_left, is_prompt=False) for run in short]
     if long:
@@ -95,6 +106,21 @@ def plan(active: Sequence[Run], pace: PromptBudget, turn: int) -> list[Piece]:
         shares = split_budget([run.context_left for run in long], pace.budget(streams=bool(short)))
         pieces += [_piece(run, share, is_prompt=True) for run, share in zip(long, shares, strict=True) if share]
     return pieces
+
+
+def _first_come(runs: Sequence[Run], enough: float) -> list[Run]:
+    """Those that go on, and of the others, first come, first served, as many as bring `enough` tokens; one at least."""
+    if enough == math.inf:
+        return list(runs)
+    taken = [run for run in runs if run.goes_on]
+    tokens = sum(run.tokens_left for run in taken)
+    new = sorted((run for run in runs if not run.goes_on), key=lambda run: run.since)
+    for place, run in enumerate(new):
+        if place and tokens >= enough:
+            break
+        taken.append(run)
+        tokens += run.tokens_left
+    return taken
 
 
 def _piece(run: Run, context_tokens: int, is_prompt: bool) -> Piece:

@@ -50,8 +50,10 @@ def fields(model: bool, **changes: Any) -> dict[str, Any]:
 
 
 def drafted(answer: Any) -> tuple[Any, ...]:
-    candidate = answer["candidates"][0] if answer["candidates"] else {"token_ids": []}
-    return candidate["token_ids"], [(part["source"], part["tokens"]) for part in answer["parts"]], answer["planned"]
+    """Its tokens, the q that each was drawn from, and what else is said of it."""
+    candidate = answer["candidates"][0] if answer["candidates"] else {"token_ids": [], "q": None}
+    parts = [(part["source"], part["tokens"]) for part in answer["parts"]]
+    return candidate["token_ids"], candidate["q"], parts, answer["planned"]
 
 
 def as_told(one: Any) -> tuple[Any, ...]:

@@ -71,10 +71,14 @@ class Gate:
 
 @asynccontextmanager
 async def running(
-    runner: FakeRunner, max_queue: int = 16, prefill_chunk: int = 64, hold_seconds: float = 0.0
+    runner: FakeRunner,
+    max_queue: int = 16,
+    prefill_chunk: int = 64,
+    hold_seconds: float = 0.0,
+    step_seconds: dict[int, float] | None = None,
 ) -> AsyncIterator[EngineLoop]:
     slots = SlotCache(runner.num_slots, runner.copy, hold_seconds)
-    loop = EngineLoop(runner, slots, max_queue, prefill_chunk)
+    loop = EngineLoop(runner, slots, max_queue, prefill_chunk, step_seconds=step_seconds)
     loop.start()
     try:
         yield loop

@@ -398,3 +398,22 @@ async def test_a_tree_is_committed_along_one_path_and_may_follow_a_long_context(
     expected = [context, [*context, 7], [*context, 8], [*context, 8, 9]]
     assert got == [[best_after(ids) for ids in expected]]
     assert tokens_per_pass(runner) == [[32], [31], [1]]
+
+
+@async_test
+async def test_where_tokens_are_what_a_pass_takes_each_that_comes_has_one_of_its_own() -> None:
+    """In the order they came, beside what goes on; where passes cost, all share one."""
+    for seconds, expected in (
+        ({1: 0.01, 2: 0.02, 4: 0.04}, [[1], [1, 3], [1, 4], [1, 5]]),
+        ({1: 0.04, 2: 0.04, 4: 0.041}, [[1], [1, 3, 4, 5]]),
+    ):
+        runner = FakeRunner(8)
+        async with running(runner, step_seconds=seconds) as loop:
+            gate = Gate(runner)
+            going_on = asyncio.create_task(loop.run(job([9], steps=8), FOREVER))
+            await gate.wait()
+            others = [asyncio.create_task(loop.run(job(list(range(3 + n)), owner=n), FOREVER)) for n in range(3)]
+            await settle(lambda loop=loop: loop.waiting == 3)  # type: ignore[misc]
+            gate.open()
+            await asyncio.gather(going_on, *others)
+        assert tokens_per_pass(runner)[: len(expected)] == expected
