@@ -106,6 +106,8 @@ async def lie(worker: FakeWorker, asked: VerifyRequest) -> Answer:
     session, alternative = asked.session_id or "", asked.alternatives[-1]
     while worker.answered.get(session, -1) < (asked.follows or 0):
         await pause()
+        if (session, asked.follows) in worker.unfollowed:
+            raise error(409, "not_followed")
     plain = asked.following(alternative)
     assert plain is not None
     held = worker.sessions[session]
