@@ -25,6 +25,8 @@ OnOffAuto = Literal["auto", "on", "off"]
 
 MAX_DRAFT_TOKENS = 32
 """The largest γ: draft tokens a round."""
+MAX_UNDER_WAY = 5
+"""Verifications of a session at a time: one that is judged, and those that are held for its verdict."""
 MAX_CANDIDATES = 8
 """The largest N: candidates a round."""
 

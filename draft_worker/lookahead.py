@@ -282,7 +282,7 @@ class Lookahead:
         """`together` sessions are prepared for in the same passes."""
         request, drafted, known = answered.request, answered.drafted, answered.known
         looking.began = began = time.perf_counter()
-        gap = self._time(looking, request)
+        gap = self._time(looking, request) if request.lookahead_seconds is None else None
         self._begun += 1
         everywhere = self._begun % _LOOK_ROUND == 0
         ahead = Ahead(drafted, guesses, MOST_GUESSES, request.want_q, everywhere, answered.chains, known=known)

@@ -29,6 +29,13 @@ class PrefixHashes:
             last = blake2b(last + token_id.to_bytes(4, "little"), digest_size=_DIGEST_BYTES).digest()
             digests.append(last)
 
+    def then(self, token_ids: Iterable[int]) -> str:
+        """What the hash over all tokens would be, were these appended."""
+        last = self._digests[-1]
+        for token_id in token_ids:
+            last = blake2b(last + token_id.to_bytes(4, "little"), digest_size=_DIGEST_BYTES).digest()
+        return last.hex()
+
     def truncate(self, length: int) -> None:
         """Forget every token from `length` on."""
         del self._digests[length + 1 :]

@@ -163,7 +163,7 @@ class Fleet:
                     planner=self._planner(request, drafters, info),
                     longest_draft=self._config.draft_timeout_seconds,
                     patient=not request.speculation.adaptive,
-                    ahead=self._config.verifications_in_flight > 1,
+                    depth=self._config.verifications_in_flight,
                 )
             loop = RoundLoop(context, target, info, speculating, driven)
             with speculating.planner.serving() if speculating is not None else nullcontext():

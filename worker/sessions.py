@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
+from basics.names import MAX_UNDER_WAY
 from protocol.errors import (
     BadRequest,
     ContextMismatch,
@@ -28,7 +29,7 @@ from worker.session import Session
 
 S = TypeVar("S")
 
-MOST_HELD = 4
+MOST_HELD = MAX_UNDER_WAY - 1
 """Calls of a session that wait for the verdict before them."""
 
 

@@ -6,6 +6,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.registry import Collector
 
 from basics.breaker import Breaker, State
+from basics.names import MAX_UNDER_WAY
 from server.fleet.failures import REASONS, RESEND_REASONS
 
 _BREAKER_VALUES: dict[State, int] = {"closed": 0, "half_open": 1, "open": 2}
@@ -86,6 +87,14 @@ class FleetMetrics:
         )
         for outcome in ("used", "discarded"):
             self.verifications_ahead.labels(outcome)
+        self.verifications_beyond = Counter(
+            "tandem_verifications_beyond",
+            "Verifications sent before the last verdict was back that were used, by how many others were under way",
+            ["others"],
+            registry=None,
+        )
+        for others in range(1, MAX_UNDER_WAY):
+            self.verifications_beyond.labels(str(others))
 
     def watch_worker(self, role: str, worker: str, breaker: Breaker) -> None:
         """Show a worker from the start: `rate` misses a first value of 1.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from basics.names import CACHE, MODEL
+from protocol.errors import WireError
 from protocol.messages import Candidate, DraftPart
 
 
@@ -42,12 +43,13 @@ class Ahead:
     """What a draft call says of lookahead: the length of the drafts to prepare for what may come (0: none).
 
     `most`: if this draft is prepared it may be longer than γ, up to this; `flight_seconds`: what one that is prepared
-    whole saves beside drafting.
+    whole saves beside drafting; `seconds`: how long there is to prepare, if the worker can't know.
     """
 
     tokens: int = 0
     most: int = 0
     flight_seconds: float = 0.0
+    seconds: float | None = None
 
 
 def as_drawn(parts: list[tuple[str, int]]) -> tuple[tuple[tuple[str, int], ...], int]:
@@ -60,3 +62,8 @@ def as_drawn(parts: list[tuple[str, int]]) -> tuple[tuple[tuple[str, int], ...],
         else:
             found.append((name, tokens))
     return tuple(found), sum(tokens for source, tokens in parts if source == CACHE)
+
+
+def blames_the_draft(refusal: WireError) -> bool:
+    """A client's request never supplies the candidates, so a fault in them is the drafter's."""
+    return refusal.field is not None and refusal.field.split(".")[0] == "candidates"

@@ -20,6 +20,7 @@ from server.rounds.context import RequestContext, WorkerSession
 from server.rounds.draft import Ahead, Draft, as_drawn
 from server.rounds.history import remember
 from server.rounds.padded_rows import rows_of_either, within
+from server.rounds.sequence import Assumed
 
 State = Literal["ready", "reading", "absent"]
 
@@ -65,6 +66,8 @@ class DraftSide:
         self._verify_seconds: list[float] | None = None
         self._ahead = Ahead()
         self._verifying: list[int] | None = None
+        self._assumed: Assumed | None = None
+        self._one_at_a_time = asyncio.Lock()
         self._told_at = 0
         self._told: list[Prepared] = []
 
@@ -90,6 +93,12 @@ class DraftSide:
         """Whether the worker says what it has prepared, or would choose then."""
         able = self.worker.info.capabilities if self.worker is not None and self.worker.info is not None else None
         return able is not None and (able.chooses_ahead if self._chooses(able) else able.prepared)
+
+    @property
+    def assumes(self) -> bool:
+        """Whether the worker drafts after what is only assumed."""
+        able = self.worker.info.capabilities if self.worker is not None and self.worker.info is not None else None
+        return able is not None and able.assumes and not self._chooses(able)
 
     @property
     def extends(self) -> bool:
@@ -135,21 +144,28 @@ class DraftSide:
         verify_seconds: list[float] | None = None,
         ahead: Ahead | None = None,
         verifying: list[int] | None = None,
+        assumed: Assumed | None = None,
     ) -> Draft:
         """γ tokens after the context. Never raises; a worker that does not answer within `seconds` has failed.
 
         With `verify_seconds` (DraftRequest's) a worker that can chooses the drafter, and a length of at most γ. `ahead`
         only for workers that look ahead. `verifying`: of what was `told`, the draft whose verification is under way.
+        `assumed`: the context goes on like that, only for workers that take it.
         """
+        async with self._one_at_a_time:
+            self._verify_seconds = verify_seconds
+            self._ahead = ahead or Ahead()
+            self._verifying, self._assumed = verifying, assumed
+            return await self._drafted(draft_tokens, num_candidates, max_tokens, seconds)
+
+    async def _drafted(self, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float) -> Draft:
         began = time.perf_counter()
         if self.state != "ready":
             return Draft.none()
-        self._verify_seconds = verify_seconds
-        self._ahead = ahead or Ahead()
-        self._verifying = verifying
         if not self._fits():
-            self._useless = True  # and will be for the rest of this request
-            self._drop()
+            if self._assumed is None:
+                self._useless = True  # and will be for the rest of this request
+                self._drop()
             return Draft.none()
         try:
             answer = await self._call(draft_tokens, num_candidates, max_tokens, seconds)
@@ -263,10 +279,13 @@ class DraftSide:
     async def _ask(
         self, session: WorkerSession, draft_tokens: int, num_candidates: int, max_tokens: int, seconds: float
     ) -> DraftResponse:
-        length = len(self._context.sequence)
-        request = DraftRequest(
-            **session.fields(max_tokens, seconds), **self._asked(session, draft_tokens, num_candidates)
-        )
+        sequence = self._context.sequence
+        length = len(sequence)
+        fields = session.fields(max_tokens, seconds) | self._asked(session, draft_tokens, num_candidates)
+        if self._assumed is not None and draft_tokens:
+            beyond = self._assumed.beyond(sequence)
+            fields |= {"context": sequence.context(session.acknowledged, beyond), "assumed_tokens": len(beyond)}
+        request = DraftRequest(**fields)
         rows = rows_of_either(self._vocabulary_size, session.worker.info)
         answer = await session.worker.client.draft(request, seconds, rows)
         session.acknowledge(length)
@@ -307,6 +326,7 @@ class DraftSide:
             "draft_tokens": draft_tokens,
             "lookahead_tokens": ahead.tokens,
             "prepared_tokens": ahead.most if extends else 0,
+            "lookahead_seconds": ahead.seconds if self.assumes else None,
             "flight_seconds": ahead.flight_seconds if extends or tells else 0.0,
             "verifying": self._verifying if tells else None,
             "num_candidates": num_candidates,
@@ -329,7 +349,8 @@ class DraftSide:
     def _fits(self) -> bool:
         """Whether the draft model's own context has room for a token; the worker cuts γ to what there is."""
         info = self._session.worker.info if self._session is not None else None
-        return info is not None and len(self._context.sequence) < info.context_length
+        length = len(self._context.sequence) if self._assumed is None else self._assumed.length
+        return info is not None and length < info.context_length
 
     def _pick(self) -> Worker | None:
         if self._useless or time.monotonic() < self._not_before:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 
-from basics.names import MAX_DRAFT_TOKENS
+from basics.names import MAX_DRAFT_TOKENS, MAX_UNDER_WAY
 from protocol.errors import WireError
 from protocol.messages import Candidate, StopReason, TargetSpeculation, VerifyResponse
 from protocol.worker_info import ModelInfo
@@ -16,9 +16,9 @@ from server.backend import GenerationRequest, Round, RoundTimings
 from server.rounds.adaptive.candidates import gain_of, rows_of
 from server.rounds.adaptive.round import RoundOutcome, RoundPlan
 from server.rounds.context import RequestContext
-from server.rounds.draft import Ahead, Draft
+from server.rounds.draft import Ahead, Draft, blames_the_draft
 from server.rounds.draft_side import READ_AHEAD
-from server.rounds.flight import Prepare, preparing
+from server.rounds.flight import Preparing
 from server.rounds.speculating import Speculating
 from server.rounds.target_side import TargetSide
 
@@ -29,6 +29,8 @@ OWN_DRAFTER = "target"
 _WHILE_READING, _WHILE_ABSENT = 8, 16
 # Tokens of context that a verification may have read for its time to count as a round's.
 _MOST_UNREAD = 40
+_IN_TIME = 0.8
+"""Of a pass, for what is to be sent while it runs to be prepared."""
 _UNDER_WAY = 0.003
 """What a call to a target takes beside the network."""
 
@@ -56,7 +58,6 @@ class RoundLoop:
         self._stopped = False
         self._looked_ahead = False
         self._asking: Draft | None = None
-        self._planned_ahead = 0
         self._draft_id = OWN_DRAFTER if target_drives and context.request.speculation.enabled else None
 
     async def rounds(self) -> AsyncIterator[Round]:
@@ -71,12 +72,9 @@ class RoundLoop:
             yield await self._verify(Draft.none(), 0, 0)
         while not self._stopped:
             foreseen = self._target.foreseen()
-            if self._planned_ahead:
-                self._speculating.planner.observe_ahead(foreseen is not None)
-            planned, self._planned_ahead = self._planned_ahead, 0
             plan = self._plan(self._speculating)
             if foreseen is not None:
-                yield await self._follow(self._speculating, foreseen, planned, plan)
+                yield await self._follow(self._speculating, *foreseen, plan)
             elif plan.draft_tokens and await self._can_draft(self._speculating, plan):
                 drafted = await self._draft_and_verify(self._speculating, plan)
                 if drafted is not None:
@@ -92,7 +90,9 @@ class RoundLoop:
         """The planner's, within what is left to generate: the last token is the target's own."""
         plan = speculating.planner.plan(speculating.times(self._target.step_times))
         room = self._remaining - 1
-        return replace(plan, draft_tokens=min(plan.draft_tokens, room), prepared_tokens=min(plan.prepared_tokens, room))
+        draft_tokens, prepared_tokens = min(plan.draft_tokens, room), min(plan.prepared_tokens, room)
+        depth = min(plan.depth, speculating.depth, MAX_UNDER_WAY if speculating.drafts.assumes else 2)
+        return replace(plan, draft_tokens=draft_tokens, prepared_tokens=prepared_tokens, depth=depth)
 
     def _within(self, speculating: Speculating, plan: RoundPlan) -> RoundPlan:
         """A plan for drafts, as far as the workers in use can do it."""
@@ -142,8 +142,8 @@ class RoundLoop:
         if self._looked_ahead and draft.candidates:
             self._count_prepared(speculating, draft, draft_tokens)
         looks_on = ahead is not None
-        prepare = self._prepare(speculating, plan, draft_tokens)
-        round_ = await self._verify(draft, draft_tokens, num_candidates, looks_on, prepare)
+        preparing = self._preparing(speculating, plan, draft_tokens, draft)
+        round_ = await self._verify(draft, draft_tokens, num_candidates, looks_on, preparing)
         self._looked_ahead = looks_on
         return round_
 
@@ -155,8 +155,10 @@ class RoundLoop:
         # One more than is drafted now where that can't follow from what is there: so a longer γ is tried at no cost.
         more = 0 if plan.worker_chooses or drafts.extends else 1
         tokens = min(max(plan.draft_tokens + more, plan.prepared_tokens), MAX_DRAFT_TOKENS)
-        flies = speculating.ahead and plan.least_ahead is not None
-        return Ahead(tokens, plan.prepared_tokens, self._target.step_times.network if flies else 0.0)
+        steps, seconds = self._target.step_times, None
+        if plan.depth > 2:  # what follows is prepared after this, for each as long as a pass takes
+            seconds = _IN_TIME * (steps.verify(1 + plan.draft_tokens) - steps.network)
+        return Ahead(tokens, plan.prepared_tokens, steps.network if plan.depth > 1 else 0.0, seconds)
 
     async def _follow(self, speculating: Speculating, candidate: Candidate, planned: int, plan: RoundPlan) -> Round:
         """A round whose verification is under way already. The draft worker is told of it, so that it looks ahead.
@@ -171,8 +173,10 @@ class RoundLoop:
         plan = self._within(speculating, plan) if goes_on else plan
         looks_on = plan.lookahead and goes_on
         drafting: asyncio.Task[Draft] | None = None
-        prepare: Prepare | None = None
-        if looks_on or (told is not None and goes_on and plan.least_ahead is not None):
+        preparing: Preparing | None = None
+        if self._target.flies_on(plan.lookahead and plan.draft_tokens > 0 and plan.depth > 2):
+            looks_on = True  # the draft worker has been told, and is further already
+        elif looks_on or (told is not None and goes_on and plan.depth > 1):
             ahead = self._ahead(speculating, plan)
             seconds = speculating.draft_seconds(self._target.step_times, asked)
             ahead = replace(ahead, most=0) if ahead is not None else None  # what is verified is what was sent
@@ -182,9 +186,9 @@ class RoundLoop:
             prices = self._prices(replace(plan, draft_tokens=most))
             draft_again = drafts.draft(most, 1, self._remaining, seconds, prices, ahead, verifying)
             drafting = self._context.background.start(draft_again)
-            prepare = self._prepare(speculating, plan, asked, drafting)
+            preparing = self._preparing(speculating, plan, asked, Draft.told(candidate, asked, ()), drafting)
         try:
-            answered = await self._target.follow(self._remaining, prepare)
+            answered = await self._target.follow(self._remaining, preparing)
             if drafting is not None:
                 await asyncio.wait({drafting})  # a session has one call at a time
         finally:
@@ -203,31 +207,45 @@ class RoundLoop:
         self._looked_ahead = looks_on
         return round_
 
-    def _prepare(
+    def _preparing(
         self,
         speculating: Speculating,
         plan: RoundPlan,
         draft_tokens: int,
+        draft: Draft,
         drafting: asyncio.Task[Draft] | None = None,
-    ) -> Prepare | None:
-        """What asks for the drafts that can be sent ahead, if that is worth it, while `draft_tokens` are verified.
+    ) -> Preparing | None:
+        """What asks for the drafts that can be sent ahead, if that is worth it, while `draft` is verified.
 
         `drafting`: that verification is under way already, and the draft worker is being told.
         """
         drafts, least = speculating.drafts, plan.least_ahead
-        if least is None or not speculating.ahead or not drafts.tells:
+        if least is None or plan.depth < 2 or not drafts.tells:
             return None
         most = max(plan.draft_tokens, plan.prepared_tokens)
         facts = self._info.capabilities.facts(self._request.speculation.strategy)
         if facts is None or facts.needs_q:
             least = most  # how long a draft is must not follow from the time there was (docs/exactness.md)
         steps = self._target.step_times
-        # Sent so that it is there when the pass ends it saves the whole round trip, half a way later still half of it.
-        # A verification under way began when the verdict before it set out.
-        late = steps.network * (1.5 if drafting is not None else 0.5)
-        until = time.perf_counter() + max(0.0, steps.verify(1 + draft_tokens) - late) - _UNDER_WAY
-        self._planned_ahead = most
-        return preparing(drafts, until, least, most, drafting)
+        # Sent so that it is there when the pass ends it saves the whole round trip, half a way later still half of it,
+        # or of the pass. A verification under way began when the verdict before it set out.
+        network, verify = steps.network, steps.verify(1 + draft_tokens)
+        late = network + 0.5 * min(network, verify - network) if drafting is not None else 0.5 * network
+        until = time.perf_counter() + verify - late - _UNDER_WAY
+        ahead = self._ahead(speculating, plan) or Ahead()
+        return Preparing(
+            drafts=drafts,
+            drafted=draft.candidates[0].token_ids if draft.candidates else [],
+            until=until,
+            least=least,
+            most=most,
+            observe=speculating.planner.observe_ahead,
+            depth=plan.depth,
+            ahead=replace(ahead, most=0),
+            seconds=speculating.draft_seconds(steps, most),
+            each=verify - 0.5 * network,
+            drafting=drafting,
+        )
 
     def _count_prepared(self, speculating: Speculating, draft: Draft, draft_tokens: int, whole: bool = False) -> None:
         metrics = self._context.metrics
@@ -245,12 +263,12 @@ class RoundLoop:
         asked: int,
         num_candidates: int,
         lookahead: bool = False,
-        prepare: Prepare | None = None,
+        preparing: Preparing | None = None,
     ) -> Round:
         try:
-            answer, seconds = await self._target.verify(draft.candidates, self._remaining, prepare)
+            answer, seconds = await self._target.verify(draft.candidates, self._remaining, preparing)
         except WireError as refusal:
-            if not draft.candidates or self._speculating is None or not _blames_the_draft(refusal):
+            if not draft.candidates or self._speculating is None or not blames_the_draft(refusal):
                 raise
             self._speculating.drafts.disown(refusal)
             return await self._verify(Draft.none(draft.seconds, failed=True), asked, num_candidates)
@@ -379,8 +397,3 @@ class RoundLoop:
             draft=self._draft_id,
             speculative=speculative or self._draft_id == OWN_DRAFTER,
         )
-
-
-def _blames_the_draft(refusal: WireError) -> bool:
-    """A client's request never supplies the candidates, so a fault in them is the drafter's."""
-    return refusal.field is not None and refusal.field.split(".")[0] == "candidates"

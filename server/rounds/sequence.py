@@ -2,11 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from protocol.hashing import PrefixHashes
 from protocol.messages import Context
 
 _BLOCK = 64
 _MAX_BLOCKS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A text that goes on from the sequence as it was when it had `start` tokens, as verdicts under way may."""
+
+    start: int
+    token_ids: list[int]
+
+    @property
+    def length(self) -> int:
+        return self.start + len(self.token_ids)
+
+    def then(self, token_ids: list[int]) -> Assumed:
+        return Assumed(self.start, [*self.token_ids, *token_ids])
+
+    def beyond(self, sequence: TokenSequence) -> list[int]:
+        """What of it is not in the sequence yet."""
+        return self.token_ids[len(sequence) - self.start :]
+
+    def holds(self, sequence: TokenSequence) -> bool:
+        """Whether the sequence has gone on like that so far."""
+        came = sequence.since(self.start)
+        length = min(len(came), len(self.token_ids))
+        return came[:length] == self.token_ids[:length]
 
 
 class TokenSequence:
@@ -27,9 +54,14 @@ class TokenSequence:
         self._ids += token_ids
         self._hashes.extend(token_ids)
 
-    def context(self, start: int) -> Context:
-        """The whole sequence for a worker that holds its first `start` tokens."""
-        return Context(start=start, token_ids=self._ids[start:], prefix_hash=self._hashes.at(start))
+    def context(self, start: int, beyond: list[int] | None = None) -> Context:
+        """The whole sequence, and what is assumed beyond it, for a worker that holds its first `start` tokens."""
+        token_ids = self._ids[start:] + (beyond or [])
+        return Context(start=start, token_ids=token_ids, prefix_hash=self._hashes.at(start))
+
+    def held(self, assumed: Assumed) -> Context:
+        """The sequence and what is assumed beyond it, for a worker that will hold all of that."""
+        return Context(start=assumed.length, token_ids=[], prefix_hash=self._hashes.then(assumed.beyond(self)))
 
     def prefixes(self) -> list[str]:
         """Hashes of prefixes at doubling lengths, shortest first: what a later turn of the same chat shares."""

@@ -15,13 +15,13 @@ _FIRST_DRAFT_SECONDS = 1.0
 @dataclass(frozen=True, slots=True)
 class Speculating:
     """What a request needs for rounds with drafts. `patient`: wait for drafts that are worth less than their wait;
-    `ahead`: a verification may be sent before the last verdict is back."""
+    `depth`: verifications may be under way at a time, if more than one, some sent before the last verdict is back."""
 
     drafts: DraftSide
     planner: Planner
     longest_draft: float
     patient: bool
-    ahead: bool = False
+    depth: int = 1
 
     def times(self, steps: StepTimes) -> Times:
         """With those of a target."""

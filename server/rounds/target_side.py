@@ -15,7 +15,7 @@ from server.fleet.pool import Pool
 from server.fleet.times import StepTimes
 from server.fleet.worker import Worker
 from server.rounds.context import RequestContext, WorkerSession
-from server.rounds.flight import Flight, Prepare
+from server.rounds.flight import Flights, Preparing
 from server.rounds.recovery import Patience, Recovery, RetryBudget
 
 _MODEL_SECONDS = 2.0
@@ -48,7 +48,7 @@ class TargetSide:
         self._stack = ExitStack()
         self._fingerprint: str | None = None
         self._avoid: set[Worker] = set()
-        self._flight: Flight | None = None
+        self._flights: Flights | None = None
 
     @property
     def step_times(self) -> StepTimes:
@@ -68,13 +68,15 @@ class TargetSide:
         return session.worker.info
 
     async def verify(
-        self, candidates: list[Candidate], max_tokens: int, prepare: Prepare | None = None
+        self, candidates: list[Candidate], max_tokens: int, preparing: Preparing | None = None
     ) -> tuple[VerifyResponse, float]:
         """One round, and the seconds that its successful call took.
 
-        With `prepare` the next one is sent before the verdict is back, to a target that can hold it.
+        With `preparing` the next ones are sent before the verdict is back, to a target that can hold them.
         """
-        self._flight = None  # what it may still get is of no use; it ends with its answer, so that its connection stays
+        if self._flights is not None:
+            self._flights.give_up()
+        self._flights = None
         request = self._context.request
         repeat: WorkerSession | None = None
         while True:
@@ -93,13 +95,13 @@ class TargetSide:
                 log_decisions=request.log_decisions,
             )
             began = time.perf_counter()
-            self._send_ahead(session, max_tokens, prepare)
+            self._send_ahead(session, session.round, max_tokens, preparing)
             try:
                 with session.worker.judged():
                     async with self._unless_down(session.worker):
                         answer = await session.worker.client.verify(message, seconds, self._vocabulary_size(session))
             except WorkerFailure as failure:
-                self._drop_flight()
+                self._drop_flights()
                 await self._recover(session, failure)
                 if isinstance(failure, SessionLost) and failure.reason != "context_mismatch":
                     repeat = None
@@ -110,39 +112,41 @@ class TargetSide:
             self._succeeded(session, length)
             return answer, took
 
-    def foreseen(self) -> Candidate | None:
-        """The draft whose verification was sent before the last verdict, if it was for what that turned out to be."""
-        flight = self._flight
-        if flight is None:
-            return None
-        alternative = flight.alternative()
-        if alternative is None:
-            if flight.sent:
-                self._context.metrics.verifications_ahead.labels("discarded").inc()
-            self._flight = None
-            return None
-        return alternative.candidate
+    def foreseen(self) -> tuple[Candidate, int] | None:
+        """The draft whose verification was sent before the last verdict, if it was for what that turned out to be; and
+        how long it was to be."""
+        found = self._flights.foreseen() if self._flights is not None else None
+        if found is None:
+            self._flights = None
+        return found
 
-    async def follow(self, max_tokens: int, prepare: Prepare | None = None) -> tuple[VerifyResponse, float] | None:
-        """The verdict on the draft that was `foreseen`, and the seconds it was waited for; None: ask as ever."""
-        flight, self._flight = self._flight, None
-        alternative = flight.alternative() if flight is not None else None
-        if flight is None or alternative is None:
+    def flies_on(self, wanted: bool) -> bool:
+        """Whether more is in flight beyond what was `foreseen`, or about to be; unless that is `wanted` it ends."""
+        return self._flights is not None and self._flights.go_on(wanted)
+
+    async def follow(self, max_tokens: int, preparing: Preparing | None = None) -> tuple[VerifyResponse, float] | None:
+        """The verdict on the draft that was `foreseen`, and the seconds it was waited for; None: ask as ever.
+
+        `preparing`: as nothing `flies_on`.
+        """
+        flights = self._flights
+        if flights is None:
             return None
-        session, length = flight.session, len(self._context.sequence)
+        session, length = flights.session, len(self._context.sequence)
         began = time.perf_counter()
-        self._send_ahead(session, max_tokens, prepare)
+        if preparing is not None:
+            self._flights = None
+            self._send_ahead(session, flights.next_round, max_tokens, preparing)
         answer: VerifyResponse | None = None
         try:
             async with self._unless_down(session.worker):
-                answer = await flight.answer(alternative)
+                answer = await flights.answer()
         except TooLate:
             pass
         finally:
             if answer is None:
-                flight.cancel()
-                self._drop_flight()
-        self._context.metrics.verifications_ahead.labels("used" if answer is not None else "discarded").inc()
+                flights.cancel()
+                self._drop_flights()
         if answer is None:
             return None
         session.worker.breaker.success()
@@ -192,26 +196,26 @@ class TargetSide:
 
     def close(self) -> None:
         """Free all sessions; does not wait."""
-        self._drop_flight()
+        self._drop_flights()
         self._stack.close()
         for session in self._sessions.values():
             self._context.delete(session)
         self._sessions.clear()
         self._current = None
 
-    def _send_ahead(self, session: WorkerSession, max_tokens: int, prepare: Prepare | None) -> None:
+    def _send_ahead(self, session: WorkerSession, follows: int, max_tokens: int, preparing: Preparing | None) -> None:
         info = session.worker.info
-        if prepare is None or info is None or not info.capabilities.follows:
+        if preparing is None or info is None or not info.capabilities.follows:
             return
         size = self._vocabulary_size(session)
-        self._flight = Flight(self._context, session, prepare, max_tokens, self._call_seconds, size)
+        self._flights = Flights(self._context, session, follows, preparing, max_tokens, self._call_seconds, size)
 
-    def _drop_flight(self) -> None:
-        """End what was sent ahead; its round has been used."""
-        flight, self._flight = self._flight, None
-        if flight is not None:
-            flight.cancel()
-            flight.session.round += flight.sent
+    def _drop_flights(self) -> None:
+        """End what was sent ahead; its rounds have been used."""
+        flights, self._flights = self._flights, None
+        if flights is not None:
+            flights.cancel()
+            flights.session.round += flights.sent
 
     async def _session(self) -> WorkerSession:
         """A session on a worker that may be called: its breaker has allowed one call, or there is no other worker."""

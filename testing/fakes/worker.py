@@ -72,7 +72,10 @@ class FakeWorker:
         """Whether it has `auto`, which copies the first token of each draft, and tells what that would draft."""
         self.tells: Callable[[Answer], Answer] = lambda one: one
         self.told: list[Answer] = []
+        self.holds = 4
+        """How many of these it holds; it takes no drafts after what is assumed if it holds one."""
         self.answered: dict[str, int] = {}
+        self.unfollowed: set[tuple[str, int]] = set()
         self.drafted_last: dict[str, list[int]] = {}
         self.looks_ahead = 0
         self.faults: deque[Any] = deque()
@@ -291,12 +294,18 @@ class FakeWorker:
 
     async def follow(self, request: VerifyRequest) -> Answer:
         session = request.session_id or ""
+        hashes = PrefixHashes(request.cache_salt)
         while self.answered.get(session, -1) < (request.follows or 0):
             await pause()
-        came = self.sessions[session][request.context.start :]
+            if (session, request.follows) in self.unfollowed:
+                break
+        hashes.extend(self.sessions.get(session, [])[: request.context.start])
+        came = self.sessions.get(session, [])[request.context.start :]
         alternative = next((one for one in request.alternatives if one.token_ids == came), None)
         asked = request.following(alternative) if alternative is not None else None
-        if asked is None or self.rounds[session] != request.follows:
+        held = len(hashes) == request.context.start and hashes.at(len(hashes)) == request.context.prefix_hash
+        if asked is None or self.rounds[session] != request.follows or not held:
+            self.unfollowed.add((session, request.round))
             raise error(409, "not_followed", field="alternatives")
         self.rounds[session] = request.round
         await asyncio.sleep(self.seconds)
@@ -437,7 +446,9 @@ class FakeWorker:
                 "prepared_tokens": self.extends,
                 "auto": self.chooses,
                 "chooses_ahead": self.chooses_ahead,
+                "assumes": self.ahead and self.role == "draft" and self.holds > 1,
                 "follows": self.ahead and self.role == "target",
+                "holds": self.holds,
             },
             "step_seconds": [{"rows": 1, "seconds": max(self.seconds, 0.001)}],
         }

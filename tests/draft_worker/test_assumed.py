@@ -18,6 +18,7 @@ from draft_worker import lookahead as lookahead_module
 from draft_worker.drafter import Asked, Memory
 from draft_worker.drafters.model import ModelDrafter
 from draft_worker.lookahead import Lookahead
+from draft_worker.pass_seconds import PassSeconds
 from draft_worker.plans import DrawSeconds
 from protocol.messages import Candidate, Context
 from testing.fakes.runner import FakeRunner
@@ -116,7 +117,8 @@ async def test_a_text_that_went_another_way_leaves_nothing_of_what_was_assumed()
 
 
 @async_test
-async def test_the_time_that_there_is_may_be_said() -> None:
+async def test_the_time_that_there_is_may_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PassSeconds, "of", lambda self, rows: 0.001)
     async with drafter() as worker:
         _, found = await asks(worker, CHAT, 0)
         assert found

@@ -10,7 +10,7 @@ import pytest
 
 from basics.names import AUTO
 from draft_worker import lookahead as lookahead_module
-from draft_worker.outcomes import BONUS, Guess
+from draft_worker.outcomes import BONUS, Branch, Guess
 from draft_worker.plans import DrawSeconds
 from testing.fakes.runner import FakeRunner
 from testing.wire import async_test, request
@@ -166,3 +166,21 @@ async def test_only_what_auto_chose_can_be_said_to_be_verified() -> None:
     async with drafter() as worker:
         status, body = await worker.post("/v1/draft", request([1, 2], draft_tokens=4, verifying=[3]))
         assert (status, body["error"]["field"]) == (400, "verifying")
+
+
+@pytest.mark.parametrize("want_q", [False, True])
+@async_test
+async def test_how_far_drafts_have_grown_decides_nothing_where_q_is_wanted(
+    want_q: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise what is there is told, as it is worth more than to wait for the rest."""
+
+    def until_third(self: Branch, token_id: int, stops: frozenset[int]) -> None:
+        self.tokens.append(token_id)
+        self.done = len(self.tokens) == 3
+
+    monkeypatch.setattr(Branch, "add", until_third)
+    async with drafter() as worker:
+        await worker.draft(ids=[20, 11, 23], **fields(True, want_q=want_q, flight_seconds=0.5))
+        lengths = {len(one["alternative"]["candidate"]["token_ids"]) for one in await told(worker, 0)}
+        assert lengths == (set() if want_q else {2})

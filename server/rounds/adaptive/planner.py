@@ -105,8 +105,9 @@ class FixedPlanner:
         self._depth = Depth()
 
     def plan(self, times: Times) -> RoundPlan:
-        flies = self._plan.lookahead and self._depth.ahead(times.steps, 1 + self._plan.draft_tokens)
-        return replace(self._plan, least_ahead=self._plan.draft_tokens if flies else None)
+        tokens = self._plan.draft_tokens
+        depth = self._depth.under_way(times, tokens) if self._plan.lookahead else 1
+        return replace(self._plan, depth=depth, least_ahead=tokens if depth > 1 else None)
 
     def observe(self, outcome: RoundOutcome, times: Times) -> None:
         pass
@@ -117,8 +118,8 @@ class FixedPlanner:
     def observe_nothing(self, seconds: float, times: Times) -> None:
         pass
 
-    def observe_ahead(self, used: bool) -> None:
-        self._depth.observe(used)
+    def observe_ahead(self, used: bool, others: int) -> None:
+        self._depth.observe(used, others)
 
     def serving(self) -> AbstractContextManager[None]:
         return nullcontext()
@@ -161,14 +162,17 @@ class AdaptivePlanner:
         ahead = times.ahead is not None and self._pair.lookahead.choice.next()
         plan = self._plan_with(times.of(ahead), ahead)
         if plan.worker_chooses:
-            return replace(plan, lookahead=ahead, least_ahead=plan.draft_tokens if self._flies(times) else None)
+            depth = self._depth_of_chosen(times)
+            return replace(plan, lookahead=ahead, depth=depth, least_ahead=plan.draft_tokens if depth > 1 else None)
         if not (ahead and plan.draft_tokens and plan.num_candidates == 1):
             unpaid = plan.plain_tokens > _PLAIN_SAMPLE and not self._chooses
             if times.ahead is not None and not ahead and unpaid:
                 self._pair.lookahead.choice.observe_plain(times.steps.plain())
             return plan
         most = self._worth_sending if times.extends else 0
-        return replace(plan, lookahead=True, prepared_tokens=most, least_ahead=self._least_ahead(plan, times))
+        depth = self._pair.depth.under_way(times, plan.draft_tokens)
+        least = self._least_ahead(plan, times) if depth > 1 else None
+        return replace(plan, lookahead=True, prepared_tokens=most, depth=depth, least_ahead=least)
 
     def _plan_with(self, times: Times, ahead: bool) -> RoundPlan:
         pair = self._pair
@@ -257,8 +261,8 @@ class AdaptivePlanner:
             wait = max(wait, self._interval)
         self._until_try = int(wait)
 
-    def observe_ahead(self, used: bool) -> None:
-        self._pair.depth.observe(used)
+    def observe_ahead(self, used: bool, others: int) -> None:
+        self._pair.depth.observe(used, others)
 
     def serving(self) -> AbstractContextManager[None]:
         return self._pair.lookahead.serving()
@@ -306,19 +310,17 @@ class AdaptivePlanner:
             tokens += 1  # that many at least: find out
         self._pair.foreseen.observe(outcome.prepared != 0, tokens)
 
-    def _least_ahead(self, plan: RoundPlan, times: Times) -> int | None:
+    def _least_ahead(self, plan: RoundPlan, times: Times) -> int:
         """What is there in time for that has to be worth what will be there when the verdict is back, less its way."""
-        if not self._pair.depth.ahead(times.steps, 1 + plan.draft_tokens):
-            return None
         expected = self._acceptance.expected_tokens(self._max)
         usual = self._length_if_there(plan.draft_tokens, times)
         least = self._worth(usual, expected, times) - times.steps.network
         return next(count for count in range(1, usual + 1) if self._worth(count, expected, times) >= least)
 
-    def _flies(self, times: Times) -> bool:
-        """Whether what the worker would choose then is sent ahead. Copies need no lookahead, but that it is not off."""
+    def _depth_of_chosen(self, times: Times) -> int:
+        """Where what the worker would choose then is sent ahead. Copies need no lookahead, but that it is not off."""
         pair = self._pair
-        return pair.lookahead.mode != "off" and pair.depth.ahead(times.steps, 1 + max(1, round(pair.chosen.value)))
+        return pair.depth.under_way(times, max(1, round(pair.chosen.value))) if pair.lookahead.mode != "off" else 1
 
     def _worth(self, draft_tokens: int, expected: list[float], times: Times) -> float:
         """Seconds that verifying so many tokens which are there saves, at the pace that rounds have."""

@@ -24,6 +24,8 @@ class RoundPlan:
     """A draft that is prepared may be longer than `draft_tokens`: as long as it is there, up to this."""
     least_ahead: int | None = None
     """How short a prepared draft may be to be verified before the verdict on this one is back; None: none is to be."""
+    depth: int = 1
+    """How many verifications may be under way at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +90,8 @@ class Planner(Protocol):
 
     def observe_nothing(self, seconds: float, times: Times) -> None: ...
 
-    def observe_ahead(self, used: bool) -> None:
-        """What came of a round after one with which a verification was to be sent ahead."""
+    def observe_ahead(self, used: bool, others: int) -> None:
+        """What came of a verification that was sent, or to be sent, while `others` were under way."""
         ...
 
     def serving(self) -> AbstractContextManager[None]:

@@ -239,7 +239,7 @@ class Day:
             left = len(text.ids) - done
             under_way = sent.get(tuple(session.ids[before:])) if sent is not None else None
             if sent is not None:
-                planner.observe_ahead(under_way is not None)
+                planner.observe_ahead(under_way is not None, 1)
             sent, before = None, done
             plan = planner.plan(times)
             if under_way is None and (plan.draft_tokens == 0 or left == 1):

@@ -106,6 +106,11 @@ async def lie(worker: FakeWorker, asked: VerifyRequest) -> Answer:
     session, alternative = asked.session_id or "", asked.alternatives[-1]
     while worker.answered.get(session, -1) < (asked.follows or 0):
         await pause()
+        if (session, asked.follows) in worker.unfollowed:
+            break
+    if worker.rounds[session] != asked.follows:  # another round has come since: no verdict of an old one may undo it
+        worker.unfollowed.add((session, asked.round))
+        raise error(409, "not_followed")
     plain = asked.following(alternative)
     assert plain is not None
     held = worker.sessions[session]

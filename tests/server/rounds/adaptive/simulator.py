@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from basics.names import OnOffAuto
+from basics.names import MAX_UNDER_WAY, OnOffAuto
 from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.lookahead import SharedLookahead
@@ -41,6 +41,8 @@ class World:
     """A draft that is prepared may be longer than asked."""
     flies: bool = False
     """The target takes verifications that follow another."""
+    most: int = MAX_UNDER_WAY
+    """Verifications under way at a time."""
     shared: float = 1.0
     """How many times as long a verification takes beside lookahead."""
     rng: Random = field(default_factory=lambda: Random(1))
@@ -58,6 +60,10 @@ class World:
     def prepares(self, seconds: float) -> int:
         """How many tokens, all outcomes together: a pass over the draft, then one for each."""
         return max(0, int((seconds - self.fixed) / self.per_token) - 1)
+
+    def whole(self, tokens: int) -> float:
+        """Seconds that preparing so many takes."""
+        return self.fixed + self.per_token * (1 + tokens)
 
     def accepted(self, plan: RoundPlan, done: int) -> tuple[int, int]:
         """Accepted tokens of a draft, and how many of them further candidates won."""
@@ -87,6 +93,61 @@ class World:
         return self.verify(1)
 
 
+@dataclass
+class Flights:
+    """What is sent ahead: of the next verification when it is sent, and how many others are under way then."""
+
+    world: World
+    planner: AdaptivePlanner | FixedPlanner
+    next: float | None = None
+    others: int = 1
+    soon: int = 0
+    """How many of its tokens are there."""
+    tried: bool = False
+    verdicts: list[float] = field(default_factory=list)
+    """When those of the last rounds were back; the target has ended them half a way before."""
+
+    def came(self, foreseen: bool) -> bool:
+        """Whether the verdict now back is one for which the next verification was sent."""
+        if self.tried:
+            self.planner.observe_ahead(foreseen and self.next is not None, self.others)
+        return foreseen and self.next is not None
+
+    def send(self, plan: RoundPlan, told: float, late: bool, step: float, back: float) -> None:
+        """The draft worker is `told` what is being verified, whose verdict will be `back`; it takes `step`.
+
+        `late`: it is under way since half a round trip.
+        """
+        world = self.world
+        depth, self.next, self.others = min(plan.depth, world.most), None, 1
+        self.tried = world.flies and plan.lookahead and plan.least_ahead is not None and depth > 1
+        if not self.tried or plan.least_ahead is None:
+            return
+        most = max(plan.draft_tokens, plan.prepared_tokens)
+        left = step + world.round_trip / 2
+        if late:
+            left = step - min(step, world.round_trip) / 2
+        self.soon = min(most, world.prepares(left))
+        if self.soon < plan.least_ahead:
+            return
+        sent = told + min(left, world.whole(most))
+        if len(self.verdicts) >= depth - 1:
+            sent = max(sent, self.verdicts[1 - depth])  # that many are under way until then
+        if sent < back:
+            self.next, self.others = sent, self.under_way(sent, back)
+
+    def under_way(self, when: float, back: float) -> int:
+        return 1 + sum(verdict > when for verdict in [*self.verdicts[1:], back][:-1])
+
+    def drop(self, plan: RoundPlan, back: float) -> None:
+        """The verdict is not what those behind the next one assume."""
+        sent, depth = self.next, min(plan.depth, self.world.most)
+        for others in range(self.others + 1, depth):
+            if sent is None or (sent := sent + self.world.whole(plan.draft_tokens)) >= back:
+                return
+            self.planner.observe_ahead(False, others)
+
+
 def decode(
     world: World, planner: AdaptivePlanner | FixedPlanner, times: Times, tokens: int, start: int = 0
 ) -> list[float]:
@@ -95,10 +156,9 @@ def decode(
     arrivals: list[float] = []
     gap = 0.0
     """Seconds that were left to prepare; 0: nothing was prepared."""
-    least: int | None = None
-    """How many of the tokens prepared are enough to be verified ahead; None: nothing was sent ahead."""
-    soon = 0
-    """How many were prepared in time for that."""
+    flights = Flights(world, planner)
+    whole = False
+    """Whether all of the last draft was accepted: only then what was sent behind the next verification is of use."""
     while done < tokens:
         plan = planner.plan(times)
         if plan.draft_tokens == 0:
@@ -108,37 +168,43 @@ def decode(
                 planner.observe_plain(1)
                 now, done = now + took, done + 1
                 arrivals.append(now)
-            gap = 0.0
+            gap, flights = 0.0, Flights(world, planner)
             continue
         calls += 1
         failed = world.stalls(calls)
         draft = world.deadline if failed else world.noisy(world.draft(plan))
         foreseen = gap > 0.0 and not failed and world.rng.random() < (world.hit or 0.0)
-        followed = foreseen and least is not None and soon >= least
-        if least is not None:
-            planner.observe_ahead(followed)
+        followed = flights.came(foreseen)
         most = max(plan.draft_tokens, plan.prepared_tokens)
-        least_next = plan.least_ahead if world.flies and plan.lookahead else None
         prepared = 0
         if followed:
-            prepared = soon
-            plan = replace(plan, draft_tokens=soon)
+            prepared = flights.soon
+            plan = replace(plan, draft_tokens=prepared)
             draft = 0.0
         elif foreseen and (prepared := min(world.prepares(gap), most)):
             plan = replace(plan, draft_tokens=max(plan.draft_tokens, prepared))
             draft = world.noisy(world.fixed + world.per_token * (plan.draft_tokens - prepared))
-        least = least_next
         drafted = 0 if failed else plan.draft_tokens
         accepted, gain = (0, 0) if failed else world.accepted(plan, done)
         # Further candidates branch off half-way.
         rows = 1 + drafted + (plan.num_candidates - 1) * ((drafted + 1) // 2)
         engine = world.noisy(world.verify(rows)) * (world.shared if plan.lookahead else 1.0)
-        wall = engine if followed else engine + world.round_trip
-        if followed:
+        sent = now + draft
+        way = world.round_trip / 2
+        if followed and flights.next is not None:
+            sent = flights.next
+            wall = max(now - way, sent + way) + engine + way - now
             times.steps.observe_followed(rows, rows + world.others, engine)
         else:
+            wall = engine + world.round_trip
             times.steps.observe_verify(rows, rows + world.others, engine, wall)
-        soon = min(most, world.prepares(engine - followed * world.round_trip))
+        late = followed and (plan.depth <= 2 or not whole)
+        back = now + draft + wall
+        flights.verdicts = [*flights.verdicts, now][1 - world.most :] if followed and whole else [now]
+        flights.send(replace(plan, draft_tokens=max(1, most)), now if late else sent, late, engine, back)
+        whole = accepted == drafted
+        if not whole and plan.depth > 2:
+            flights.drop(plan, back)
         if not failed and not followed:
             times.of(gap > 0.0).drafts.observe(plan.draft_tokens - prepared, draft, plan.num_candidates)
         planner.observe(
@@ -160,7 +226,7 @@ def decode(
             times,
         )
         gap = wall if plan.lookahead else 0.0
-        now, done = now + draft + wall, done + accepted + 1
+        now, done = back, done + accepted + 1
         arrivals += [now] * (accepted + 1)
     return arrivals
 

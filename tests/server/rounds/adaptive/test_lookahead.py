@@ -12,7 +12,7 @@ import pytest
 from basics.names import OnOffAuto
 from server.rounds.adaptive.depth import Depth
 from server.rounds.adaptive.lookahead import LookaheadChoice, SharedLookahead
-from server.rounds.adaptive.round import RoundPlan
+from server.rounds.adaptive.round import RoundPlan, Times
 from tests.server.rounds.adaptive.simulator import World, decode, with_lookahead
 
 TOKENS = 1024
@@ -182,19 +182,51 @@ def test_the_round_trip_that_they_hide_is_gained(round_trip: float) -> None:
     assert pace({**asked, "flies": True}, "on") > 1.1 * pace(asked, "on")
 
 
+@pytest.mark.parametrize("per_token", [1 / 20, 1 / 5])
+@pytest.mark.parametrize("acceptance", [0.5, 0.7, 0.85, 0.95])
+@pytest.mark.parametrize("round_trip", [0.005, 0.02, 0.05, 0.08])
+def test_several_in_flight_are_never_slower_than_one(round_trip: float, acceptance: float, per_token: float) -> None:
+    asked = settings(round_trip, per_token, acceptance, flies=True)
+    assert pace(asked, "on") > 0.97 * pace({**asked, "most": 2}, "on")
+
+
+@pytest.mark.parametrize("round_trip", [0.08, 0.12])
+def test_a_way_longer_than_a_pass_is_hidden_by_several(round_trip: float) -> None:
+    asked = settings(round_trip, 1 / 20, 0.95, flies=True)
+    assert pace(asked, "on") > 1.05 * pace({**asked, "most": 2}, "on")
+
+
+def far(round_trip: float, pass_rows: int = 4, step: float = 0.03) -> Times:
+    """Passes of 30 ms, a token drafted in 2."""
+    times = World(hit=0.7).times()
+    for _ in range(20):
+        times.steps.observe_verify(4, pass_rows, step, step + round_trip)
+        times.drafts.observe(4, 0.008)
+    return times
+
+
 def test_none_is_sent_where_the_target_is_near_or_loaded_or_guesses_fail() -> None:
-    steps = World(round_trip=0.0).times().steps
-    for _ in range(20):
-        steps.observe_verify(4, 4, 0.03, 0.0305)
-    assert not Depth().ahead(steps, 4)
-    for _ in range(20):
-        steps.observe_verify(4, 4, 0.03, 0.05)
-    depth = Depth()
-    assert depth.ahead(steps, 4)
+    assert Depth().under_way(far(0.0005), 3) == 1
+    assert Depth().under_way(far(0.02, pass_rows=64), 3) == 1
+    near, depth = far(0.02), Depth()
+    assert depth.under_way(near, 3) == 2
     for _ in range(40):
-        depth.observe(False)
-    assert not depth.ahead(steps, 4)
-    assert any(depth.ahead(steps, 4) for _ in range(200)), "it is tried again"
-    for _ in range(40):
-        steps.observe_verify(4, 64, 0.03, 0.05)
-    assert not Depth().ahead(steps, 4)
+        depth.observe(False, 1)
+    assert depth.under_way(near, 3) == 1
+    assert any(depth.under_way(near, 3) > 1 for _ in range(200)), "it is tried again"
+
+
+def test_as_many_are_under_way_as_cover_the_way() -> None:
+    assert [Depth().under_way(far(way), 3) for way in (0.02, 0.04, 0.08, 0.3)] == [2, 3, 4, 5]
+
+
+def test_a_level_that_is_of_no_use_is_left_alone_and_tried_again() -> None:
+    depth, times = Depth(), far(0.2)
+    for others, share in ((1, 0.9), (2, 0.8), (3, 0.0)):
+        for number in range(200):
+            depth.observe(number % 10 < 10 * share, others)
+    assert depth.under_way(times, 3) == 3
+    assert any(depth.under_way(times, 3) > 3 for _ in range(200))
+    for _ in range(120):
+        depth.observe(False, 1)
+    assert depth.under_way(times, 3) == 1, "what is sent behind one that fails is of no use"
