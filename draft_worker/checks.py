@@ -6,7 +6,7 @@ from basics.names import AUTO, LOOKUP
 from protocol.errors import BadRequest, Unsupported
 from protocol.messages import DraftRequest
 from protocol.worker_info import ModelInfo
-from worker.checks import check_sequence
+from worker.checks import check_ids, check_sequence
 
 
 def check_draft(request: DraftRequest, info: ModelInfo) -> None:
@@ -19,6 +19,10 @@ def check_draft(request: DraftRequest, info: ModelInfo) -> None:
             raise Unsupported("this worker does not draft ahead", name)
         if tokens and request.num_candidates > 1:
             raise Unsupported("only a single candidate is drafted ahead", name)
+    if (request.assumed_tokens or 0) > request.context.start + len(request.context.token_ids):
+        raise BadRequest("is more than the context has", "assumed_tokens")
+    if request.verifying is not None and info.vocabulary is not None:
+        check_ids(request.verifying, info.vocabulary.logits_size, "verifying")
     if request.assumed_tokens and request.draft_model == AUTO:
         raise Unsupported("auto judges its drafters by the context, all of which must be certain", "assumed_tokens")
     if request.prepared_tokens and request.want_q:

@@ -190,13 +190,19 @@ class DraftRequest(SequenceRequest):
         "fewer than `draft_tokens`",
     )
     flight_seconds: Finite = Field(
-        default=0.0, ge=0.0, description="what a draft that is prepared whole saves beside drafting; 0: nothing"
+        default=0.0,
+        ge=0.0,
+        le=3600.0,
+        description="what a draft that is prepared whole saves beside drafting; 0: nothing",
     )
     assumed_tokens: int | None = Field(
         default=None, ge=0, description="how many of the context's last tokens no verdict has confirmed yet"
     )
     lookahead_seconds: Finite | None = Field(
-        default=None, gt=0.0, description="how long there is to prepare; null: as long as it was between calls"
+        default=None,
+        gt=0.0,
+        le=3600.0,
+        description="how long there is to prepare; null: as long as it was between calls",
     )
     prediction: Prediction | None = None
     verify_seconds: list[Annotated[float, Field(gt=0.0, le=3600.0)]] | None = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from protocol.errors import Unsupported
 from protocol.messages import GenerateRequest, VerifyRequest
 from protocol.worker_info import ModelInfo
-from target_worker.strategies import check_candidates
+from target_worker.strategies import check_candidate, check_candidates
 from worker.checks import check_ids, check_sequence
 
 
@@ -26,7 +26,7 @@ def check_verify(request: VerifyRequest, info: ModelInfo) -> None:
     for index, alternative in enumerate(request.alternatives):
         check_ids(alternative.token_ids, vocabulary, f"alternatives.{index}.token_ids")
         check_ids(alternative.candidate.token_ids, vocabulary, f"alternatives.{index}.candidate.token_ids")
-        check_candidates(request.strategy, [alternative.candidate], vocabulary)
+        check_candidate(request.strategy, alternative.candidate, vocabulary, f"alternatives.{index}.candidate")
 
 
 def check_generate(request: GenerateRequest, info: ModelInfo) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,13 @@ def test_every_room_is_linted() -> None:
     tool = PYPROJECT["tool"]
     assert set(tool["mypy"]["packages"]) == ROOMS | {"testing", "benchmarks"}
     assert set(tool["importlinter"]["root_packages"]) == ROOMS | {"testing", "benchmarks"}
+
+
+def test_workers_start_without_xgrammar() -> None:
+    """It is an extra of its own: without it they serve no grammars."""
+    engines = "draft_worker.runtime.engine, draft_worker.start, target_worker.runtime.engine, target_worker.start"
+    code = f"import sys; sys.modules['xgrammar'] = None; import {engines}"
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
 
 
 def test_the_version_has_one_place() -> None:

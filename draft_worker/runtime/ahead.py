@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 
@@ -10,10 +12,12 @@ from draft_worker.runtime.branches import grow
 from draft_worker.runtime.guesses import Guesses, places_of
 from engines.drawing import Limits, Places, RequestSampling
 from engines.grammar.errors import GrammarError
-from engines.grammar.state import GrammarState
 from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps, prompt_of
 from engines.sampling.process import UnusableLogits
 from protocol.messages import DraftRequest, TopK
+
+if TYPE_CHECKING:
+    from engines.grammar.state import GrammarState  # it imports xgrammar, which a worker without grammars lacks
 
 
 def ahead_job(

@@ -61,9 +61,14 @@ STRATEGIES: dict[StrategyName, Strategy] = {
 
 def check_candidates(name: StrategyName, candidates: Sequence[Candidate], vocabulary: int) -> None:
     """Raises Unsupported or BadRequest, naming the field, if a strategy cannot judge these candidates exactly."""
-    strategy = STRATEGIES[name]
-    if len(candidates) > strategy.max_candidates:
-        raise Unsupported(f"num_candidates: strategy {name} takes {strategy.max_candidates} at most", "candidates")
-    if strategy.needs_q:
-        for i, candidate in enumerate(candidates):
-            probabilistic.check_q(candidate, vocabulary, f"candidates.{i}")
+    most = STRATEGIES[name].max_candidates
+    if len(candidates) > most:
+        raise Unsupported(f"num_candidates: strategy {name} takes {most} at most", "candidates")
+    for i, candidate in enumerate(candidates):
+        check_candidate(name, candidate, vocabulary, f"candidates.{i}")
+
+
+def check_candidate(name: StrategyName, candidate: Candidate, vocabulary: int, field: str) -> None:
+    """Raises BadRequest, naming what of `field`, if a strategy cannot judge this candidate exactly."""
+    if STRATEGIES[name].needs_q:
+        probabilistic.check_q(candidate, vocabulary, field)

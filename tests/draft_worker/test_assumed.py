@@ -134,6 +134,15 @@ async def test_auto_takes_certain_contexts_only() -> None:
         assert (status, body["error"]["field"]) == (400, "assumed_tokens")
 
 
+@async_test
+async def test_no_more_can_be_assumed_than_there_is() -> None:
+    async with drafter() as worker:
+        message = {"ids": CHAT, "draft_tokens": 3, "sampling": GREEDY}
+        assert (await worker.post("/v1/draft", request(**message, assumed_tokens=len(CHAT))))[0] == 200
+        status, body = await worker.post("/v1/draft", request(**message, round=1, assumed_tokens=len(CHAT) + 1))
+        assert (status, body["error"]["field"]) == (400, "assumed_tokens")
+
+
 @dataclass
 class Chain:
     """What is in flight for a sequence: what the verdict of each may be, the next one's first, and whether it was sent

@@ -166,6 +166,8 @@ async def test_only_what_auto_chose_can_be_said_to_be_verified() -> None:
     async with drafter() as worker:
         status, body = await worker.post("/v1/draft", request([1, 2], draft_tokens=4, verifying=[3]))
         assert (status, body["error"]["field"]) == (400, "verifying")
+        status, body = await worker.post("/v1/draft", request([1, 2], verifying=[3, 10**6], **fields(False)))
+        assert (status, body["error"]["field"]) == (400, "verifying.1")
 
 
 @pytest.mark.parametrize("want_q", [False, True])

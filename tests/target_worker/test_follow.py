@@ -259,7 +259,7 @@ async def test_one_that_waits_too_long_is_a_408() -> None:
             400,
             "alternatives.0.candidate.token_ids.0",
         ),
-        ({"strategy": "probabilistic"}, 400, "candidates.0.q"),
+        ({"strategy": "probabilistic"}, 400, "alternatives.0.candidate.q"),
         ({"session_id": "unknown"}, 409, "follows"),
     ],
 )
