@@ -101,7 +101,7 @@ class GatewayConfig(BaseModel):
         "it is measured to pay, in requests whose γ adapts",
     )
     verifications_in_flight: int = Field(
-        default=MAX_UNDER_WAY,
+        default=2,
         ge=1,
         le=MAX_UNDER_WAY,
         description="with lookahead, and a target far away: the most under way at a time, as far as they pay, all but "

@@ -299,7 +299,7 @@ class Lookahead:
             await self._no_calls.wait()
         if self._engine.calls:
             return  # that of one who reads, or has left
-        together = len(self._tasks)
+        together = sum(not task.cancelling() for task in self._tasks)  # what a call has ended may not have let go yet
         if together == 1:
             guesses = self._choose(looking, answered, self._time(looking, answered.request))
         else:

@@ -70,6 +70,7 @@ def far(bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pyt
                 [drafters["right"].url],
                 draft_pools={name: [process.url] for name, process in drafters.items()},
                 lookahead="on",
+                verifications_in_flight=5,
                 probe_interval_seconds=0.3,
                 start_timeout_seconds=120.0,
                 recovery_timeout_seconds=120.0,

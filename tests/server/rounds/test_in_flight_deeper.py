@@ -77,7 +77,7 @@ def test_text_is_the_targets(wrong: float, adaptive: bool, observed: list[tuple[
     async def main() -> None:
         target, draft = workers(wrong, seconds=SLOW if wrong == 0.0 else SECONDS)
         holding = Holding(target)
-        async with fleet_over([target], [draft], lookahead="on") as fleet:
+        async with fleet_over([target], [draft], lookahead="on", verifications_in_flight=5) as fleet:
             assert tokens(await collect(fleet, request(80, adaptive=adaptive))) == expected(80)
         calls = {call.round: call for _, call in target.calls}
         assert list(calls) == sorted(calls)
@@ -110,7 +110,7 @@ def test_workers_that_can_do_less_are_asked_for_less(holds: int, assumes: bool) 
         target, draft = workers(seconds=SLOW)
         target.holds, draft.holds = holds, 4 if assumes else 1
         holding = Holding(target)
-        async with fleet_over([target], [draft], lookahead="on") as fleet:
+        async with fleet_over([target], [draft], lookahead="on", verifications_in_flight=5) as fleet:
             assert tokens(await collect(fleet, request(60))) == expected(60)
         assert holding.most == (1 + holds if assumes else 2)
         if not assumes:
@@ -124,7 +124,7 @@ def test_workers_that_can_do_less_are_asked_for_less(holds: int, assumes: bool) 
 def test_max_tokens_is_exact(max_tokens: int) -> None:
     async def main() -> None:
         target, draft = workers()
-        async with fleet_over([target], [draft], lookahead="on") as fleet:
+        async with fleet_over([target], [draft], lookahead="on", verifications_in_flight=5) as fleet:
             rounds = await collect(fleet, request(max_tokens))
             assert tokens(rounds) == expected(max_tokens)
             assert rounds[-1].stop_reason == "length"
@@ -136,7 +136,7 @@ def test_max_tokens_is_exact(max_tokens: int) -> None:
 def test_a_stop_token_ends_it(stop_at: int) -> None:
     async def main() -> None:
         target, draft = workers(stop_at=stop_at)
-        async with fleet_over([target], [draft], lookahead="on") as fleet:
+        async with fleet_over([target], [draft], lookahead="on", verifications_in_flight=5) as fleet:
             rounds = await collect(fleet, request())
             assert tokens(rounds)[:-1] == expected(stop_at - 8)
             assert rounds[-1].stop_reason == "stop_token"
@@ -151,7 +151,7 @@ def test_whatever_goes_wrong_in_mid_chain_an_ordinary_round_does_it(fault: Fault
     async def main() -> None:
         target, draft = workers(wrong, seconds=SLOW)
         holding = Holding(target, fault)
-        async with fleet_over([target], [draft], lookahead="on") as fleet:
+        async with fleet_over([target], [draft], lookahead="on", verifications_in_flight=5) as fleet:
             assert tokens(await collect(fleet, request(40))) == expected(40)
             await until(lambda: not target.running and not target.sessions)
         assert holding.deeper
@@ -205,7 +205,7 @@ def test_whatever_the_draft_worker_makes_of_what_is_assumed(
             return await reply(send, 200, json.dumps(answer).encode())
 
         draft.call = faulty  # type: ignore[method-assign]
-        async with fleet_over([target], [draft], lookahead="on") as fleet:
+        async with fleet_over([target], [draft], lookahead="on", verifications_in_flight=5) as fleet:
             assert tokens(await collect(fleet, request(80))) == expected(80)
         assert count > 1
 
@@ -216,7 +216,7 @@ def test_a_target_that_dies_with_several_in_flight() -> None:
     async def main() -> None:
         (target, draft), (other, _) = workers(seconds=SLOW), workers(seconds=SLOW)
         holding = Holding(target), Holding(other)
-        async with fleet_over([target, other], [draft], lookahead="on") as fleet:
+        async with fleet_over([target, other], [draft], lookahead="on", verifications_in_flight=5) as fleet:
             found = []
             async for round_ in fleet.rounds(request(80)):
                 found.append(round_)
@@ -233,7 +233,7 @@ def test_a_draft_worker_that_dies_with_several_in_flight() -> None:
     async def main() -> None:
         target, draft = workers(seconds=SLOW)
         holding = Holding(target)
-        async with fleet_over([target], [draft], lookahead="on") as fleet:
+        async with fleet_over([target], [draft], lookahead="on", verifications_in_flight=5) as fleet:
             found = []
             async for round_ in fleet.rounds(request(60)):
                 found.append(round_)
@@ -249,7 +249,7 @@ def test_a_client_that_leaves_leaves_nothing_in_flight() -> None:
     async def main() -> None:
         target, draft = workers()
         holding = Holding(target)
-        async with fleet_over([target], [draft], lookahead="on") as fleet:
+        async with fleet_over([target], [draft], lookahead="on", verifications_in_flight=5) as fleet:
             rounds = fleet.rounds(request(4000))
             async for _ in rounds:
                 if holding.held > 2:
