@@ -75,7 +75,7 @@ class Cell:
             "streams": streams,
             "RTT ms": self.rtt,
             "lookahead": self.mode,
-            "ms a token": 1e3 * report.median([_seconds(answer) for answer in self.answers]),
+            "ms a token": 1e3 * report.median([answer.seconds_a_token for answer in self.answers]),
             "tokens a round": sum(answer.completion_tokens - 1 for answer in self.answers) / max(1.0, rounds),
             "drafted a round": sum(int(one.get("num_draft_tokens") or 0) for one in told) / max(1.0, rounds),
             "ms a round": 1e3 * sum(answer.seconds - answer.ttft for answer in self.answers) / max(1.0, rounds),
@@ -92,11 +92,6 @@ class Cell:
 
 def _of(told: Any) -> float:
     return float(told.get("mean_acceptance_length") or 1)
-
-
-def _seconds(answer: Answer) -> float:
-    """A token after the first chunk takes."""
-    return (answer.seconds - answer.ttft) / max(1, answer.completion_tokens - answer.chunk_tokens[0])
 
 
 def prompts(client: Client, kind: str, count: int) -> list[list[int]]:
@@ -190,7 +185,8 @@ def answered(
             texts = [{cell.answers[-one].text for cell in cells} for one in range(1, len(group) + 1)]
             differing += sum(len(found) > 1 for found in texts)
             print(
-                f"{streams} streams, {place}: {[round(1e3 * _seconds(cell.answers[-1])) for cell in cells]}", flush=True
+                f"{streams} streams, {place}: {[round(1e3 * cell.answers[-1].seconds_a_token) for cell in cells]}",
+                flush=True,
             )
     return [cell.row(streams) for cell in cells], differing
 

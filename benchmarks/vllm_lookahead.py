@@ -58,7 +58,7 @@ class Cell:
     counted: dict[str, float] = field(default_factory=dict)
 
     def row(self, rig: Rig, streams: int, mode: str, off: float | None) -> tuple[str, float]:
-        each = median(_seconds(answer) for answer in self.answers)
+        each = median(answer.seconds_a_token for answer in self.answers)
         lines = [tuple(map(float, line.split())) for line in rig.clock.read_text().splitlines() if line.count(" ") == 4]
         full = [
             line for line in lines if line[3] == streams and any(began < line[0] < ended for began, ended in self.spans)
@@ -73,10 +73,6 @@ class Cell:
             f"{self.counted['used']:6.0f}"
         )
         return text, each
-
-
-def _seconds(answer: Answer) -> float:
-    return (answer.seconds - answer.ttft) / max(1, answer.completion_tokens - answer.chunk_tokens[0])
 
 
 def counters(draft: Client) -> dict[str, float]:

@@ -58,6 +58,11 @@ class Answer:
         return (known[-1][1] - start[1]) / seconds if seconds > 0 else 0.0
 
     @property
+    def seconds_a_token(self) -> float:
+        """Of the tokens after the first chunk, up to the answer's end."""
+        return (self.seconds - self.ttft) / max(1, self.completion_tokens - self.chunk_tokens[0])
+
+    @property
     def identity(self) -> tuple[str, tuple[bytes, ...], str | None, int]:
         """What must be equal for two answers to be the same."""
         return self.text, self.tokens, self.finish_reason, self.completion_tokens

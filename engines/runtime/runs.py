@@ -94,9 +94,10 @@ def plan(active: Sequence[Run], pace: PromptBudget, turn: int) -> list[Piece]:
     Idle jobs are in a pass of their own, once no other job feeds.
     """
     feeding = [run for run in active if run.feed is not None]
-    feeding = [run for run in feeding if not run.job.idle] or feeding
+    serving = [run for run in feeding if not run.job.idle]
+    feeding = serving or feeding
     short = [run for run in feeding if run.context_left <= SHORT_TOKENS]
-    if not all(run.job.idle for run in feeding):
+    if serving:
         short = _first_come(short, pace.enough)
     long = [run for run in feeding if run.context_left > SHORT_TOKENS]
     pieces = [_piece(run, run.context_left, is_prompt=False) for run in short]
