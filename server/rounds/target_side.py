@@ -287,7 +287,8 @@ class TargetSide:
         """Prepare to repeat the call, or raise the error that the client gets."""
         if isinstance(failure, Refused):
             raise failure.error from failure
-        self._recovery.failures.append(failure)
+        # Its traceback has frames of this request, which keeps it: a cycle.
+        self._recovery.failures.append(failure.with_traceback(None))
         if isinstance(failure, SessionLost):
             self._context.metrics.resends.labels("target", failure.reason).inc()
             session.forget()
