@@ -19,7 +19,7 @@ from server.rounds.flight import Flight, Flights, Preparing
 from server.rounds.loop import RoundLoop
 from server.rounds.sequence import TokenSequence
 from server.rounds.target_side import TargetSide
-from testing.fakes.worker import FakeWorker
+from testing.fakes.worker import FakeWorker, error
 from testing.garbage import collector_off
 from tests.server.fleet.harness import collect, fleet_over, request, until
 from tests.server.rounds.test_in_flight import cut, fail, lie, never, refuse, workers
@@ -82,17 +82,26 @@ async def without_its_draft_worker(fleet: Fleet, both: Workers) -> None:
 
 
 async def without_its_target(fleet: Fleet, both: Workers) -> None:
-    reading = asyncio.create_task(collect(fleet, request(400)))
+    async def read() -> None:
+        with pytest.raises(NoTarget):
+            await collect(fleet, request(400))
+
+    reading = asyncio.create_task(read())
     await asyncio.sleep(0.1)
     await both[0].kill()
-    await asyncio.wait({reading})  # awaited itself, it would be part of a cycle with this frame
-    assert isinstance(reading.exception(), NoTarget)
+    await reading
     await both[0].start()
+
+
+async def refused(fleet: Fleet, both: Workers) -> None:
+    both[0].faults.append(error(400, "unsupported"))
+    with pytest.raises(WireError):
+        await collect(fleet, request(40))
 
 
 WAYS = [
     to_its_end, given_up, *map(faulty, (refuse, fail, never, cut, lie)), closed, cancelled, without_its_draft_worker,
-    without_its_target,
+    without_its_target, refused,
 ]  # fmt: skip
 
 
