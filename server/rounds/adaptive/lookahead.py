@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from basics.names import OnOffAuto
-from server.fleet.times import Average
+from basics.names import MAX_DRAFT_TOKENS, OnOffAuto
+from server.rounds.adaptive.acceptance import Acceptance
 
 _FADING = 0.97
 _BLOCK = 6
@@ -15,8 +15,9 @@ _BLOCK = 6
 _LEAST_ROUNDS = 15
 """Of either kind, before one is preferred."""
 _FEW_ROUNDS = 5.0
-_CLEARLY = 1.3
-"""So much faster one has to be to be preferred after few rounds."""
+_CLEARLY = 0.5
+"""Over the square root of how many rounds there were of either kind: so much faster one has to be until there are as
+many as that. What a round takes differs by a third, by whether its draft was there."""
 _MARGIN = 1.01
 """Lookahead has to be this much faster, since it takes compute of the draft machine."""
 _PLAIN_TOKENS = 4
@@ -28,19 +29,43 @@ _MANY = 3
 
 
 @dataclass(slots=True)
-class _Kind:
-    """Rounds of one kind, older ones fading."""
+class _Rounds:
+    """Rounds of one kind and one make, older ones fading."""
 
-    rounds: float = 0.0
+    weight: float = 0.0
     seconds: float = 0.0
     asked: dict[int, float] = field(default_factory=dict)
+    """How many had this γ."""
 
-    def add(self, asked: int, seconds: float) -> None:
-        self.rounds = self.rounds * _FADING + 1.0
-        self.seconds = self.seconds * _FADING + seconds
+    def fade(self) -> None:
+        self.weight *= _FADING
+        self.seconds *= _FADING
         for number in self.asked:
             self.asked[number] *= _FADING
+
+    def add(self, asked: int, seconds: float) -> None:
+        self.weight += 1.0
+        self.seconds += seconds
         self.asked[asked] = self.asked.get(asked, 0.0) + 1.0
+
+    def tokens(self, expected: list[float]) -> float:
+        return sum(weight * expected[asked] for asked, weight in self.asked.items())
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Rounds of one kind, by whether a model drew any of the draft."""
+
+    makes: dict[bool, _Rounds] = field(default_factory=lambda: {True: _Rounds(), False: _Rounds()})
+
+    @property
+    def rounds(self) -> float:
+        return sum(rounds.weight for rounds in self.makes.values())
+
+    def add(self, drawn: bool, asked: int, seconds: float) -> None:
+        for rounds in self.makes.values():
+            rounds.fade()
+        self.makes[drawn].add(asked, seconds)
 
 
 @dataclass(slots=True)
@@ -48,8 +73,9 @@ class LookaheadChoice:
     """A pair's choice, carried across requests: blocks of both kinds by turns at first, then the better kind, and a
     block of the other after a rest that doubles each time that it loses.
 
-    What a γ brings does not depend on lookahead. So a round counts as the average tokens of its γ over both kinds: a
-    lucky draft does not matter.
+    Neither what a γ brings nor how often there is something to copy depends on lookahead. So a round counts as the
+    tokens that are to be expected of its γ by rounds of both kinds, and drafts that were copied, which bring 1 to 33,
+    have the same share in both: what decides is what rounds take, and lucky ones do not matter.
     """
 
     mode: OnOffAuto = "auto"
@@ -57,7 +83,9 @@ class LookaheadChoice:
     """Requests at a time. What is prepared for one costs the others, too: so all of them are of one kind, for blocks as
     much longer, and rounds that began beside those of the other kind say nothing."""
     _kinds: dict[bool, _Kind] = field(default_factory=lambda: {True: _Kind(), False: _Kind()})
-    _brought: dict[int, Average] = field(default_factory=dict)
+    _acceptance: dict[bool, Acceptance] = field(
+        default_factory=lambda: {drawn: Acceptance(fading=0.98, strength=2.0) for drawn in (True, False)}
+    )
     _current: bool = False
     _in_block: int = 0
     _rest: int = _FIRST_REST
@@ -73,7 +101,7 @@ class LookaheadChoice:
         if rounds < _FEW_ROUNDS:
             return None
         ahead, without = self._pace(True), self._pace(False)
-        if rounds < _LEAST_ROUNDS and max(ahead, without) < _CLEARLY * min(ahead, without):
+        if rounds < _LEAST_ROUNDS and max(ahead, without) < (1.0 + _CLEARLY / rounds**0.5) * min(ahead, without):
             return None
         return ahead > _MARGIN * without
 
@@ -86,17 +114,19 @@ class LookaheadChoice:
         """Tokens decoded plainly, each of which took so long, since rounds without lookahead would not pay."""
         for _ in range(_PLAIN_TOKENS):
             if not self._current:
-                self.observe(False, 0, 1, seconds)
+                self.observe(False, 0, 0, seconds)
 
-    def observe(self, ahead: bool, asked: int, emitted: int, seconds: float) -> None:
+    def observe(self, ahead: bool, asked: int, accepted: int, seconds: float, drawn: bool = True) -> None:
         """A round of γ `asked`: its draft was prepared and its verification ran beside lookahead, or neither.
+
+        `drawn`: by a model, at least in part.
 
         Rounds between the kinds must not be passed.
         """
-        self._brought.setdefault(asked, Average(0.02)).add(emitted)
+        self._acceptance[drawn].observe(asked, asked, accepted)
         beside = self.streams if self.streams > 1 else 0
         if not beside or (ahead == self._current and self._in_block >= beside):
-            self._kinds[ahead].add(asked, seconds)
+            self._kinds[ahead].add(drawn, asked, seconds)
         if ahead != self._current:
             return
         self._in_block += 1
@@ -116,9 +146,19 @@ class LookaheadChoice:
 
     def _pace(self, ahead: bool) -> float:
         """Tokens a second to be expected."""
-        kind = self._kinds[ahead]
-        tokens = sum(weight * self._brought[asked].value for asked, weight in kind.asked.items())
-        return tokens / max(kind.seconds, 1e-9)
+        tokens = seconds = 0.0
+        for drawn, acceptance in self._acceptance.items():
+            own, other = (self._kinds[kind].makes[drawn] for kind in (ahead, not ahead))
+            share = own.weight + other.weight
+            if not share:
+                continue
+            expected = acceptance.expected_tokens(MAX_DRAFT_TOKENS)
+            came = own.tokens(expected)
+            # As one round more that is like those of both kinds: so what one of them never had decides nothing.
+            weight = share / (own.weight + 1.0)
+            tokens += weight * (came + (came + other.tokens(expected)) / share)
+            seconds += weight * (own.seconds + (own.seconds + other.seconds) / share)
+        return tokens / max(seconds, 1e-9)
 
 
 @dataclass(slots=True)

@@ -210,7 +210,8 @@ class AdaptivePlanner:
         pair, plain = self._pair, times.steps.plain()
         seconds = outcome.draft_seconds + outcome.verify_seconds
         if outcome.lookahead == outcome.looked_ahead and outcome.asked and outcome.num_candidates == 1:
-            pair.lookahead.choice.observe(outcome.lookahead, outcome.asked, outcome.emitted, seconds)
+            ahead, asked, accepted = outcome.lookahead, outcome.asked, outcome.accepted
+            pair.lookahead.choice.observe(ahead, asked, accepted, seconds, outcome.drawn)
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
         if self._chooses:
             # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier

@@ -9,6 +9,8 @@ import pytest
 
 from basics.names import AUTO
 from protocol.messages import DraftRequest, VerifyRequest
+from server.rounds.adaptive.planner import AdaptivePlanner
+from server.rounds.adaptive.round import RoundOutcome, Times
 from testing.fakes.worker import FakeWorker, error
 from testing.wire import pause
 from tests.server.fleet.harness import collect, counted, expected, fleet_over, request, set_to, tokens
@@ -71,6 +73,27 @@ def test_text_is_the_targets_and_figures_are_those_of_the_drafters(wrong: float,
             assert [call.round for _, call in target.calls] == sorted({call.round for _, call in target.calls})
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("model", [True, False], ids=["model", "lookup"])
+def test_the_planner_is_told_whether_a_model_drew_of_the_draft(model: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+    own = AdaptivePlanner.observe
+
+    def observe(self: AdaptivePlanner, outcome: RoundOutcome, times: Times) -> None:
+        seen.append(outcome.drawn)
+        own(self, outcome, times)
+
+    monkeypatch.setattr(AdaptivePlanner, "observe", observe)
+
+    async def main() -> None:
+        target, draft = workers(model=model)
+        async with fleet_over([target], [draft], lookahead="on") as fleet:
+            await collect(fleet, request(60, adaptive=True))
+
+    asyncio.run(main())
+    assert len(seen) > 3
+    assert set(seen) == {model}
 
 
 @pytest.mark.parametrize("max_tokens", range(4, 14))
