@@ -152,7 +152,7 @@ def test_what_copies_happen_to_bring_does_not_decide(slower: float, better: bool
 
 def test_a_mode_that_is_set_is_kept() -> None:
     for mode, expected in (("on", True), ("off", False)):
-        choice = LookaheadChoice(mode)  # type: ignore[arg-type]
+        choice = LookaheadChoice(mode=mode)  # type: ignore[arg-type]
         for _ in range(60):
             choice.observe(expected, 4, 3, 1.0)
             choice.observe(not expected, 4, 3, 0.5)
@@ -223,6 +223,12 @@ def test_several_in_flight_are_never_slower_than_one(round_trip: float, acceptan
 def test_a_way_longer_than_a_pass_is_hidden_by_several(round_trip: float) -> None:
     asked = settings(round_trip, 1 / 20, 0.95, flies=True)
     assert pace(asked, "on") > 1.05 * pace({**asked, "most": 2}, "on")
+
+
+@pytest.mark.parametrize("round_trip", [0.08, 0.12])
+def test_several_in_flight_are_given_up_where_they_cost_drafts_for_what_comes(round_trip: float) -> None:
+    asked = settings(round_trip, 1 / 20, 0.95, flies=True, misses_beyond=0.5)
+    assert pace(asked, "on") > 0.95 * pace({**asked, "most": 2}, "on"), "0.84 without taking turns"
 
 
 def far(round_trip: float, pass_rows: int = 4, step: float = 0.03) -> Times:
