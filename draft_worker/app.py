@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import nullcontext
 
 from fastapi import FastAPI, Request, Response
 
@@ -54,9 +53,7 @@ def create_app(
 
     async def draft_batch(request: Request) -> Response:
         items = parse_batch(DraftBatchRequest, DraftRequest, await shell.read_body(request))
-        # While it is not ready each item is refused for itself.
-        with lifecycle.get().serving() if lifecycle.ready().ready else nullcontext():
-            answers = await until_client_leaves(request.receive, serve_batch(items, draft, DraftBatchItem))
+        answers = await until_client_leaves(request.receive, serve_batch(items, draft, DraftBatchItem))
         return json_response(DraftBatchResponse(items=answers))
 
     async def remember(request: RememberRequest) -> RememberResponse:

@@ -214,7 +214,7 @@ class Lookahead:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """A draft call, or a batch of them, is being served: nothing is begun meanwhile.
+        """A draft call is being served: nothing is begun meanwhile.
 
         So real calls are not delayed; and of those that come at about the same time, from a batch, or from streams
         whose target verifies them in one pass, what follows is prepared together, once all are answered.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any, get_args
 
 from basics.names import AUTO, LOOKUP
@@ -151,13 +151,9 @@ class DraftService:
             record_call("draft", request, response.timings, drafted=len(first))
             return response
 
-        with self.serving():
+        with self.lookahead.serving() if self.lookahead is not None else nullcontext():
             response: DraftResponse = await self.sessions.result(await self.sessions.start(request, work))
             return response
-
-    def serving(self) -> AbstractContextManager[None]:
-        """While a call, or a batch of them, is served: what looks ahead waits for its end."""
-        return self.lookahead.serving() if self.lookahead is not None else nullcontext()
 
     async def prepared(self, request: PreparedRequest) -> PreparedResponse:
         """The drafts for what may come of the verification under way; none for a session or round that is not held."""

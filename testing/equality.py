@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from basics.names import MAX_UNDER_WAY
 from testing.client import Answer, Client
 from testing.models import bundled, truncated
 from testing.processes import Stack
@@ -116,8 +117,8 @@ def drawn(cells: Sequence[Cell], count: int, seed: int = 34) -> list[Cell]:
 def running() -> Iterator[Services]:
     """The bundled model in bitwise mode, and a gateway that has each drafter under its name in FACTORS.
 
-    It has `lookahead: on`, and the target is 20 ms away, so that verifications are in flight: none of that may change
-    the text of any cell.
+    It has `lookahead: on`, and the target is 20 ms away, so that verifications are in flight, several if that pays:
+    none of that may change the text of any cell.
     """
     model = bundled()
     with Stack() as stack, ExitStack() as links:
@@ -127,9 +128,8 @@ def running() -> Iterator[Services]:
 
         workers = {**BITWISE, "slots": 8, "context_length": 1024}
         drafters = [name for name in FACTORS["drafter"] if name != "none"]
-        yield start(
-            stack, model, truncated(model), drafters=drafters, worker_settings=workers, link=link, lookahead="on"
-        )
+        ahead = {"lookahead": "on", "verifications_in_flight": MAX_UNDER_WAY}
+        yield start(stack, model, truncated(model), drafters=drafters, worker_settings=workers, link=link, **ahead)
 
 
 def ask(client: Client, cell: Cell, prompt: str, max_tokens: int) -> Answer:

@@ -92,6 +92,8 @@ class Returns:
         fixed, per_token = self._passes.fixed, self._passes.per_token
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         left = self._waiting_since + fixed - now  # however estimates turn out, a pass waits no longer than it takes
+        if left <= 0.0:  # always so where nothing of a pass is fixed: no need to look through all sessions
+            return 0.0
         expected = sorted(
             (due - now, due - session.since, session.tokens)
             for session in self._sessions.values()

@@ -11,6 +11,7 @@ from testing.equality import running
 from testing.processes import Stack
 from testing.stacks import BITWISE, Services, start
 from testing.tiny_models import make_tiny_model, truncate_model
+from tests.real.far import SlowWorkers, slow_workers
 
 TINY_VOCABULARY = 384
 
@@ -33,6 +34,14 @@ def tiny(
     with Stack(tmp_path_factory.mktemp("logs-tiny")) as stack:
         workers = {**BITWISE, "slots": 8, "threads": 1}
         yield start(stack, tiny_model, tiny_draft, worker_settings=workers)
+
+
+@pytest.fixture(scope="session")
+def slow(
+    bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SlowWorkers]:
+    with slow_workers(tiny_model, tiny_draft, tmp_path_factory.mktemp("logs-slow")) as workers:
+        yield workers
 
 
 @pytest.fixture(scope="session")

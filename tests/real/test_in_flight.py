@@ -2,99 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from testing.client import Answer, Client
-from testing.processes import Process, Stack
-from testing.proxy import Proxy
-from testing.stacks import BITWISE, speculative
+from testing.processes import Stack
+from tests.real.far import DISCARDED, SAMPLINGS, USED, Far, SlowWorkers, far_from
 from tests.real.rig import drafts_again, eventually, revive, sessions
-
-PROMPT = "Tell me a long story about the sea."
-SAMPLINGS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0.0},
-    "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 11},
-}
-COUNTS = "tandem_verifications_ahead_total"
-
 
 AUTO: dict[str, Any] = {"drafter": "auto", "adaptive": True, "speculative": {"max_speculation_depth": 3}}
 
 
-@dataclass
-class Far:
-    """A slow target behind a proxy that delays; a drafter that is always right, which `auto` has too, and one that is
-    not; `copying` is a gateway over lookup alone."""
-
-    target: Process
-    proxy: Proxy
-    drafters: dict[str, Process]
-    client: Client
-    copying: Client
-
-    def ask(self, drafter: str, during: Callable[[int], None] = lambda chunks: None, **options: Any) -> Answer:
-        block = speculative(drafter, 3, adaptive=options.pop("adaptive", False))
-        block |= options.pop("speculative", {})
-        return self.client.chat(
-            PROMPT, stream=True, ignore_eos=True, during=during, **{"max_tokens": 48, "speculative": block, **options}
-        )
-
-    def counts(self, outcome: str) -> float:
-        return self.client.metrics()[f'{COUNTS}{{outcome="{outcome}"}}']
-
-    def until(self, outcome: str, drafter: str, **options: Any) -> list[Answer]:
-        """Ask until a verification that was sent ahead ended so: all the answers."""
-        before, found = self.counts(outcome), []
-
-        def came() -> bool:
-            found.append(self.ask(drafter, **options))
-            return self.counts(outcome) > before
-
-        eventually(came, f"a verification ahead was {outcome}")
-        return found
+@pytest.fixture(scope="module")
+def far(slow: SlowWorkers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
+    with far_from(slow, 0.015, tmp_path_factory.mktemp("logs-far"), max_tokens=48) as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
-def far(bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
-    with Stack(tmp_path_factory.mktemp("logs-far")) as stack:
-        workers = {**BITWISE, "slots": 4, "threads": 1}
-        target = stack.slow("target", 60, model=tiny_model, **workers)
-        drafters = {
-            "right": stack.slow("draft", 3, "draft-right", model=tiny_model, **workers),
-            "other": stack.slow("draft", 3, "draft-other", model=tiny_draft, **workers),
-        }
-        with Proxy(target.url, 0.015) as proxy:
-            gateway = stack.gateway(
-                [proxy.url],
-                [drafters["right"].url],
-                draft_pools={name: [process.url] for name, process in drafters.items()},
-                lookahead="on",
-                probe_interval_seconds=0.3,
-                start_timeout_seconds=120.0,
-                recovery_timeout_seconds=120.0,
-            )
-            lookup = stack.draft("lookup", "draft-lookup")
-            other = stack.gateway(
-                [proxy.url], [lookup.url], "gateway-lookup", lookahead="on", probe_interval_seconds=0.3
-            )
-            stack.wait_ready()
-            with Client(gateway.url) as client, Client(other.url) as far_copying:
-                yield Far(target, proxy, drafters, client, far_copying)
+def copying(far: Far, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Far]:
+    """Its gateway has lookup alone."""
+    with Stack(tmp_path_factory.mktemp("logs-copying")) as stack:
+        lookup = stack.draft("lookup", "draft-lookup")
+        gateway = stack.gateway([far.proxy.url], [lookup.url], lookahead="on", probe_interval_seconds=0.3)
+        stack.wait_ready()
+        with Client(gateway.url) as client:
+            yield replace(far, client=client)
 
 
 @pytest.fixture(scope="module")
 def plain(far: Far) -> dict[str, Answer]:
-    return {name: far.ask("none", **sampling) for name, sampling in SAMPLINGS.items()}
+    return far.plain()
 
 
 @pytest.mark.parametrize("adaptive", [False, True], ids=["fixed", "adaptive"])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize(("drafter", "outcome"), [("right", "used"), ("other", "discarded")])
+@pytest.mark.parametrize(("drafter", "outcome"), [("right", USED), ("other", DISCARDED)])
 def test_verifications_ahead_leave_the_text_as_it_is(
     far: Far, plain: dict[str, Answer], drafter: str, outcome: str, sampling: str, adaptive: bool
 ) -> None:
@@ -109,14 +55,13 @@ def test_verifications_ahead_leave_the_text_as_it_is(
 def test_verifications_ahead_of_what_auto_would_draft_leave_the_text_as_it_is(
     far: Far, plain: dict[str, Answer], sampling: str
 ) -> None:
-    found = far.until("used", **AUTO, **SAMPLINGS[sampling])
+    found = far.until(USED, **AUTO, **SAMPLINGS[sampling])
     assert {answer.identity for answer in found} == {plain[sampling].identity}
 
 
-def test_a_worker_without_a_model_has_its_copies_verified_ahead(far: Far, plain: dict[str, Answer]) -> None:
+def test_a_worker_without_a_model_has_its_copies_verified_ahead(copying: Far, plain: dict[str, Answer]) -> None:
     """What it remembers of the answer before."""
-    copying = replace(far, client=far.copying)
-    found = copying.until("used", **AUTO, **SAMPLINGS["seeded"])
+    found = copying.until(USED, **AUTO, **SAMPLINGS["seeded"])
     assert {answer.identity for answer in found} == {plain["seeded"].identity}
     assert len(found) > 1
 
@@ -129,7 +74,7 @@ def test_the_length_is_exact(far: Far) -> None:
 
 def test_probabilistic_at_temperature_0_says_the_same(far: Far, plain: dict[str, Answer]) -> None:
     """Where each distribution has one token; the distribution itself: tests/draft_worker/test_in_flight.py."""
-    found = far.until("used", "right", speculative={"strategy": "probabilistic"}, **SAMPLINGS["greedy"])
+    found = far.until(USED, "right", speculative={"strategy": "probabilistic"}, **SAMPLINGS["greedy"])
     assert {answer.text for answer in found} == {plain["greedy"].text}
 
 
@@ -138,11 +83,11 @@ def test_probabilistic_at_temperature_0_says_the_same(far: Far, plain: dict[str,
 def test_target_killed_in_mid_flight(far: Far, plain: dict[str, Answer], chunk: int, asked: dict[str, Any]) -> None:
     def kill(chunks: int) -> None:
         if chunks == chunk:
-            far.target.kill()
-            far.target.restart()
+            far.workers.target.kill()
+            far.workers.target.restart()
 
     assert far.ask(**asked, during=kill, **SAMPLINGS["seeded"]).identity == plain["seeded"].identity
-    far.until("used", **asked, **SAMPLINGS["seeded"])
+    far.until(USED, **asked, **SAMPLINGS["seeded"])
 
 
 def test_answers_cut_in_the_middle(far: Far, plain: dict[str, Answer]) -> None:
@@ -156,7 +101,7 @@ def test_answers_cut_in_the_middle(far: Far, plain: dict[str, Answer]) -> None:
 
 @pytest.mark.parametrize("asked", [{"drafter": "right"}, AUTO], ids=["model", "auto"])
 def test_draft_worker_killed_in_mid_flight(far: Far, plain: dict[str, Answer], asked: dict[str, Any]) -> None:
-    drafter = far.drafters["right"]
+    drafter = far.workers.drafters["right"]
 
     def kill(chunks: int) -> None:
         if chunks == 5:
@@ -165,7 +110,7 @@ def test_draft_worker_killed_in_mid_flight(far: Far, plain: dict[str, Answer], a
     assert far.ask(**asked, during=kill, **SAMPLINGS["seeded"]).identity == plain["seeded"].identity
     revive(far.client, drafter)
     eventually(lambda: drafts_again(far.client, "right"), "drafting starts again")
-    far.until("used", **asked, **SAMPLINGS["seeded"])
+    far.until(USED, **asked, **SAMPLINGS["seeded"])
 
 
 def test_a_client_that_leaves_leaves_nothing_behind(far: Far) -> None:
@@ -178,4 +123,6 @@ def test_a_client_that_leaves_leaves_nothing_behind(far: Far) -> None:
 
     with pytest.raises(Gone):
         far.ask("right", during=leave, **SAMPLINGS["seeded"])
-    eventually(lambda: sessions(far.client, far.target, far.drafters["right"]) == 0, "no session is held")
+    eventually(
+        lambda: sessions(far.client, far.workers.target, far.workers.drafters["right"]) == 0, "no session is held"
+    )

@@ -5,26 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from testing.client import Answer, Client
 from testing.processes import Process, Stack
-from testing.stacks import BITWISE, speculative
+from testing.stacks import speculative
+from tests.real.far import PROMPT, SAMPLINGS, SlowWorkers
 from tests.real.rig import drafts_again, eventually, revive
-
-PROMPT = "Tell me a long story about the sea."
-SAMPLINGS: dict[str, dict[str, Any]] = {
-    "greedy": {"temperature": 0.0},
-    "seeded": {"temperature": 0.9, "top_p": 0.95, "seed": 11},
-}
 
 
 @dataclass
 class Ahead:
-    """A slow target; a drafter that is always right, and one that is not; a gateway with `lookahead: on`."""
+    """A gateway over a slow target, which is near."""
 
     drafters: dict[str, Process]
     client: Client
@@ -42,26 +36,12 @@ class Ahead:
 
 
 @pytest.fixture(scope="module")
-def ahead(
-    bitwise: None, tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Ahead]:
+def ahead(slow: SlowWorkers, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ahead]:
     with Stack(tmp_path_factory.mktemp("logs-ahead")) as stack:
-        workers = {**BITWISE, "slots": 4, "threads": 1}
-        target = stack.slow("target", 40, model=tiny_model, **workers)
-        drafters = {
-            "right": stack.slow("draft", 4, "draft-right", model=tiny_model, **workers),
-            "other": stack.slow("draft", 4, "draft-other", model=tiny_draft, **workers),
-        }
-        gateway = stack.gateway(
-            [target.url],
-            [drafters["right"].url],
-            draft_pools={name: [process.url] for name, process in drafters.items()},
-            lookahead="on",
-            probe_interval_seconds=0.3,
-        )
+        gateway = slow.gateway(stack, slow.target.url)
         stack.wait_ready()
         with Client(gateway.url) as client:
-            yield Ahead(drafters, client)
+            yield Ahead(slow.drafters, client)
 
 
 @pytest.fixture(scope="module")
