@@ -66,6 +66,9 @@ class WorkerConfig(BaseModel):
         default="auto", description="engine llama_cpp's fused attention; batch_invariant needs it"
     )
     mmap: bool = Field(default=True, description="engine llama_cpp maps the model's file instead of reading it whole")
+    cuda_graphs: bool = Field(
+        default=True, description="on CUDA, the torch engine launches a pass of up to 512 tokens as one graph"
+    )
     slots: int = Field(default=8, ge=1, le=1024, description="sessions whose keys and values are held at once")
     memory_gb: float | None = Field(
         default=None,

@@ -18,6 +18,7 @@ from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids,
 from engines.torch.chains import ChainRunner
 from engines.torch.configuration import read_config
 from engines.torch.fused_linear import fuse_siblings
+from engines.torch.graph_passes import capture_passes
 from engines.torch.int8_linear import Int8Linear
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.runner import Runner
@@ -58,6 +59,13 @@ def load_engine(
         prefill_chunk_tokens=config.prefill_chunk_tokens,
         allow_pickle_weights=config.allow_pickle_weights,
     )
+    how = _chains(config, runner)
+    if runner.device.type == "cuda":
+        if how != "none":
+            fuse_siblings(runner.model)
+        if config.cuda_graphs and runner.takes_chains and not runner.batch_invariant:
+            progress(f"capturing passes of {files.id}")
+            runner.graph_passes = capture_passes(runner, files.id)
     stops = stop_token_ids(tokenizer, runner.model.config, runner.model.generation_config)
     model = LoadedModel(
         id=files.id,
@@ -75,7 +83,6 @@ def load_engine(
     )
 
     def chains() -> Chains | None:
-        how = _chains(config, runner)
         if how == "none":
             return None
         if runner.short_passes is not None:
@@ -106,8 +113,6 @@ def _chains(config: WorkerConfig, runner: Runner) -> Literal["none", "plain", "c
 
 
 def _capture(runner: Runner, model_id: str, *, compiled: bool) -> ChainRunner | None:
-    if runner.device.type == "cuda":
-        fuse_siblings(runner.model)
     try:
         return ChainRunner(runner, compiled=compiled)
     except Exception as error:  # noqa: BLE001 - whatever can't be captured: tokens are then drawn one by one
