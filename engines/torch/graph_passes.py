@@ -46,7 +46,9 @@ class GraphPasses:
         most = min(SIZES[-1], runner.num_slots * runner.slot_length)
         sizes = [size for size in SIZES if size <= most] or [SIZES[0]]
         device = runner.device
+        # Graphs read and write what is made here, and keep nothing alive.
         self._inputs = torch.zeros(3, sizes[-1], dtype=torch.int64, device=device)
+        self._every = torch.arange(sizes[-1], device=device)
         self._logits = torch.zeros(sizes[-1], runner.vocab_size, dtype=runner.dtype, device=device)
         pool = GraphPool(device)
         with torch.no_grad():
@@ -83,11 +85,11 @@ class GraphPasses:
     def _pass(self, size: int) -> Callable[[], None]:
         runner, cache = self._runner, self._runner.cache
         tokens, slots, positions = self._inputs[:, :size].unbind()
-        logits, everything = self._logits[:size], torch.arange(size, device=runner.device)
+        logits, every = self._logits[:size], self._every[:size]
         attention = StaticPass(cache.keys, cache.values, slots, positions, cache.slot_length)
 
         def run() -> None:
-            logits.copy_(runner.logits(tokens[None], positions[None], everything, attention))
+            logits.copy_(runner.logits(tokens[None], positions[None], every, attention))
 
         return run
 
