@@ -4,22 +4,24 @@
 
 A scripted draft worker (testing/scripted_draft.py) is always wrong, always right, slow, or stalls now and then; one
 stream and eight. Plain and adaptive runs alternate; the ratio of their tokens a second, after the first --settle
-tokens, is shown as the median over --repeats pairs of runs, and the lowest of them. The run fails if a median is
-below 0.95, the aim whatever the draft, or if a drafter that is right drafted nothing.
+tokens, is shown as the median over --repeats pairs of runs, and the lowest of them. With --lookahead auto the same
+questions go to a second gateway, too, whose lookahead is on or auto, and `of off` is its speed over that of the first.
+The run fails if a median over plain decoding is below 0.95, the aim whatever the draft, one over no lookahead below
+0.97, or if a drafter that is right drafted nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 
 from benchmarks import report
-from testing.client import Answer
+from testing.client import Answer, Client
 from testing.models import BUNDLED, bundled
 from testing.processes import Stack
 from testing.prompts import KINDS
@@ -33,15 +35,17 @@ DRAFTS: dict[str, dict[str, Any]] = {
     "right, stalling": {"mode": "right", "delay": 3.0, "every": 5},
 }
 AIM = 0.95
+AIM_OF_OFF = 0.97
+Row = dict[str, Any]
 ADAPTIVE = {"draft_model": "scripted", "draft_tokens": 5, "adaptive_speculation": True}
 PROMPTS = [prompt for prompts in KINDS.values() for prompt in prompts]
 
 
-def run(services: Services, streams: int, tokens: int, speculative: dict[str, Any]) -> list[Answer]:
+def run(client: Client, streams: int, tokens: int, speculative: dict[str, Any]) -> list[Answer]:
     """Run this many streams at once, each with its own prompt, the same prompts every time."""
 
     def one(number: int) -> Answer:
-        return services.client.chat(
+        return client.chat(
             PROMPTS[number % len(PROMPTS)],
             stream=True,
             max_tokens=tokens,
@@ -66,19 +70,28 @@ def behave(services: Services, **script: Any) -> None:
 def teach(services: Services, streams: int, tokens: int) -> None:
     """Show the scripted drafter the texts, so that `right` knows what is right."""
     behave(services, mode="wrong", delay=0.0)
-    run(services, streams, tokens, {**ADAPTIVE, "adaptive_speculation": False, "draft_tokens": 1})
+    run(services.client, streams, tokens, {**ADAPTIVE, "adaptive_speculation": False, "draft_tokens": 1})
 
 
-def measure(services: Services, draft: str, streams: int, options: argparse.Namespace) -> dict[str, Any]:
+def measure(services: Services, ahead: Client | None, draft: str, streams: int, options: argparse.Namespace) -> Row:
+    """`ahead`: the gateway that looks ahead."""
     behave(services, **DRAFTS[draft])
-    ratios, same, drafted = [], 0, 0
-    for _ in range(options.repeats):
-        plain = run(services, streams, options.tokens, {"enabled": False})
-        found = run(services, streams, options.tokens, ADAPTIVE)
-        ratios.append(speed(found, options.settle) / speed(plain, options.settle))
-        same += sum(a.text == b.text for a, b in zip(plain, found, strict=True))
-        drafted += sum((answer.speculation or {})["num_draft_tokens"] for answer in found)
-    return {
+    ratios: list[float] = []
+    of_off: list[float] = []
+    same = drafted = 0
+    for number in range(options.repeats):
+        plain = run(services.client, streams, options.tokens, {"enabled": False})
+        clients = [services.client] if ahead is None else [services.client, ahead]
+        order = clients if number % 2 else clients[::-1]
+        found = {id(client): run(client, streams, options.tokens, ADAPTIVE) for client in order}
+        speeds = [speed(found[id(client)], options.settle) for client in clients]
+        ratios.append(speeds[0] / speed(plain, options.settle))
+        of_off += [speeds[-1] / speeds[0]] if ahead is not None else []
+        same += sum(
+            len({answer.text for answer in answers}) == 1 for answers in zip(plain, *found.values(), strict=True)
+        )
+        drafted += sum((answer.speculation or {})["num_draft_tokens"] for answer in found[id(services.client)])
+    row: Row = {
         "draft": draft,
         "streams": streams,
         "ratio": report.median(ratios),
@@ -86,15 +99,18 @@ def measure(services: Services, draft: str, streams: int, options: argparse.Name
         "drafted a token": drafted / (options.repeats * streams * options.tokens),
         "same text": same / (options.repeats * streams),
     }
+    return row | ({"of off": report.median(of_off), "lowest of off": min(of_off)} if of_off else {})
 
 
-def missed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def missed(rows: Sequence[Row]) -> list[str]:
     """The results that miss the aim."""
     found = []
     for row in rows:
         case = f"{row['draft']}, streams: {row['streams']}"
         if not row["ratio"] >= AIM:  # also catches nan
             found.append(f"{case}: {row['ratio']:.3f} of plain decoding, below {AIM}")
+        if not row.get("of off", 1.0) >= AIM_OF_OFF:
+            found.append(f"{case}: {row['of off']:.3f} of no lookahead, below {AIM_OF_OFF}")
         if DRAFTS[row["draft"]]["mode"] == "right" and not row["drafted a token"]:
             found.append(f"{case}: nothing was drafted, so nothing is shown")
     return found
@@ -107,6 +123,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=256)
     parser.add_argument("--settle", type=int, default=32)
     parser.add_argument("--repeats", type=int, default=3, help="pairs of runs, plain and adaptive; at least 3 to tell")
+    parser.add_argument("--lookahead", choices=("off", "auto", "on"), default="off", help="of the second gateway")
     parser.add_argument("--drafts", nargs="+", choices=DRAFTS, default=list(DRAFTS))
     options = parser.parse_args()
     model = bundled() if options.target == BUNDLED else options.target
@@ -114,10 +131,18 @@ def main() -> None:
     with Stack() as stack:
         workers = {"slots": max(options.streams), "context_length": 1024}
         services = start(stack, model, drafters=["scripted"], worker_settings=workers)
+        ahead: Client | None = None
+        if options.lookahead != "off":
+            drafters = [services.drafters["scripted"].url]
+            pools = {"scripted": drafters}
+            settings = {"draft_pools": pools, "lookahead": options.lookahead}
+            second = stack.gateway([services.target.url], drafters, "gateway-ahead", **settings)
+            second.wait_ready()
+            ahead = Client(second.url)
         for streams in options.streams:
             teach(services, streams, options.tokens)
             for draft in options.drafts:
-                rows.append(measure(services, draft, streams, options))
+                rows.append(measure(services, ahead, draft, streams, options))
                 print(rows[-1], flush=True)
     report.show(f"Adaptive over plain, tokens/s after {options.settle} of {options.tokens} tokens", rows)
     print(report.write("adaptive", {"rows": rows, "options": {k: str(v) for k, v in vars(options).items()}}))

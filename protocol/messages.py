@@ -17,6 +17,7 @@ MAX_TOKENS_PER_MESSAGE = 1_048_576
 MAX_LOGPROBS = 20
 MAX_ALTERNATIVES = 32
 MAX_TOKENIZER_BYTES = 128 * 2**20
+_ID_DIGITS = len(str(2**31))
 """The limit for a message that holds a tokenizer."""
 Q_SUM_TOLERANCE = 1e-4
 """How far the sum of a q may be from one: the error of float32 arithmetic on the draft's side."""
@@ -74,8 +75,9 @@ class Sampling(Message):
     @model_validator(mode="after")
     def _bias_keys_are_token_ids(self) -> Sampling:
         for key in self.logit_bias:
-            if not (key.isascii() and key.isdigit() and int(key) < 2**31):
-                raise ValueError(f"logit_bias key {key!r} is not a token id")
+            if not (key.isascii() and key.isdigit() and len(key) <= _ID_DIGITS and int(key) < 2**31):
+                shown = key if len(key) <= 20 else f"{key[:20]}…"
+                raise ValueError(f"logit_bias key {shown!r} is not a token id")
         return self
 
 

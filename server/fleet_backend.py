@@ -51,6 +51,8 @@ class Fleet:
         self._config = config
         self._here = here or {}
         self._metrics = FleetMetrics()
+        in_flight = str(config.verifications_in_flight)
+        self._metrics.lookahead.info({"lookahead": config.lookahead, "verifications_in_flight": in_flight})
         self._targets = Pool([self._worker("target", url) for url in config.target_urls])
         default = [self._worker("draft", url) for url in config.draft_urls]
         named = {name: [self._worker("draft", url) for url in urls] for name, urls in config.draft_pools.items()}

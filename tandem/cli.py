@@ -315,11 +315,12 @@ def export_draft(
     draft: Annotated[str, typer.Option(help="A draft that train-draft wrote, or bundled-draft.")],
     out: Annotated[Path, typer.Option(help="Folder for the whole model.")],
     gguf: Annotated[bool, typer.Option(help="Write draft.gguf there too; its target has to be a GGUF file.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write into a folder with something in it.")] = False,
 ) -> None:
     """Write a trained draft as a model that vLLM and llama.cpp load (docs/train_a_draft.md)."""
     from tandem.train import run_export_draft
 
-    sys.exit(run_export_draft(draft, out, gguf))
+    sys.exit(run_export_draft(draft, out, gguf, overwrite))
 
 
 def _print_version(asked: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -17,7 +17,7 @@ from tandem.addresses import service_url
 from tandem.doctor_report import print_report
 from tandem.findings import PromptResult, Report
 from tandem.payoff import Costs, Yield, acceptance_of, flight_verdict, judge, lookahead_verdict
-from tandem.probes import MeasuredAnswer, ProbedService, Unreachable
+from tandem.probes import MeasuredAnswer, ProbedService, Told, Unreachable
 
 _STEP_GAMMAS = (0, 1, 3, 7)
 PROMPTS: dict[str, str] = {
@@ -100,7 +100,8 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
     draft = _look_at_worker(report, setup.draft) if setup.draft else None
     if setup.draft is None:
         report.add("draft", None, "no draft worker is configured: plain decoding")
-    is_served = _look_at_gateway(report, setup.gateway)
+    before = setup.gateway.told()
+    is_served = _look_at_gateway(report, setup.gateway, before)
     if target and draft and setup.draft:
         _compare_vocabularies(report, setup.target, setup.draft, target, draft)
     if is_served and draft:
@@ -114,18 +115,21 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
         try:
             name = target.vocabulary.fingerprint if target.vocabulary is not None else ""
             other = name if _translation(name, draft) is not None else None
-            report.costs = _measure(report, setup.target, setup.draft, report.draft_tokens, other)
+            costs = _measure(report, setup.target, setup.draft, report.draft_tokens, other)
+            report.costs = replace(costs, hidden=_hidden_ms(before, setup.gateway.told()))
         except Unreachable as problem:
             report.add("timing", False, str(problem))
     if report.costs and draft:
         if draft.capabilities.lookahead:
-            report.lookahead = lookahead_verdict(report.costs, report.draft_tokens)
+            report.lookahead = lookahead_verdict(report.costs, report.draft_tokens, before.lookahead)
         else:
             report.lookahead = f"lookahead is not to be had: {draft.id} on {draft.engine} prepares no drafts"
     copies = draft is not None and draft.engine == LOOKUP and draft.capabilities.chooses_ahead
     if report.costs and draft and target and (draft.capabilities.lookahead or copies):
         if target.capabilities.follows and (draft.capabilities.prepared or copies):
-            report.flights = flight_verdict(report.costs, report.draft_tokens)
+            report.flights = flight_verdict(
+                report.costs, report.draft_tokens, before.lookahead, before.verifications_in_flight
+            )
         else:
             unable = draft if target.capabilities.follows else target
             report.flights = f"verifications in flight are not to be had: {unable.id} on {unable.engine} can't"
@@ -156,7 +160,10 @@ def _look_at_worker(report: Report, service: ProbedService) -> ModelInfo | None:
     return info
 
 
-def _look_at_gateway(report: Report, gateway: ProbedService) -> bool:
+def _look_at_gateway(report: Report, gateway: ProbedService, told: Told) -> bool:
+    if told.worker is not None:
+        report.add(gateway.name, False, f"{gateway.url} is a {told.worker} worker: --url is for the gateway's address")
+        return False
     try:
         is_ready, detail = gateway.ready()
         report.round_trips_ms[gateway.name] = gateway.round_trip_ms()
@@ -165,6 +172,12 @@ def _look_at_gateway(report: Report, gateway: ProbedService) -> bool:
         return False
     report.add(gateway.name, is_ready, f"{gateway.url}: {detail}")
     return is_ready
+
+
+def _hidden_ms(before: Told, after: Told) -> float:
+    """What lookahead hid of the drafting of a round, on average, between two looks at the gateway."""
+    rounds = after.looked_ahead - before.looked_ahead
+    return 1e3 * (after.hidden_seconds - before.hidden_seconds) / rounds if rounds > 0 else 0.0
 
 
 def _compare_vocabularies(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from basics.names import MAX_DRAFT_TOKENS
+from basics.names import MAX_DRAFT_TOKENS, OnOffAuto
 
 WORTH_IT = 1.1
 """A speed-up below this is explained: what holds speculation back."""
@@ -24,7 +24,8 @@ FAR = 0.05
 class Costs:
     """What was measured. `steps` are (rows, ms) of the target's forward pass; round trips are one call's overhead.
 
-    `draft_call` is what a draft costs however short it is, `draft_token` what each token adds.
+    `draft_call` is what a draft costs however short it is, `draft_token` what each token adds; `hidden` is what a round
+    need not wait for of that, on average, since it was prepared while the target verified.
     """
 
     steps: tuple[tuple[int, float], ...]
@@ -32,6 +33,7 @@ class Costs:
     draft_token: float
     draft_round_trip: float
     target_round_trip: float
+    hidden: float = 0.0
 
     def step(self, rows: int) -> float:
         """The target's step for a number of rows: between measurements by line, beyond them by the last one's slope."""
@@ -44,10 +46,14 @@ class Costs:
         (left, low), (right, high) = next((s for s in segments if rows <= s[1][0]), segments[-1])
         return low + (high - low) * (rows - left) / (right - left)
 
+    def drafting(self, draft_tokens: int) -> float:
+        """What a round waits for γ draft tokens."""
+        return max(0.0, self.draft_call + draft_tokens * self.draft_token - self.hidden)
+
     def round(self, draft_tokens: int) -> float:
         """One round with γ draft tokens."""
-        draft = self.draft_call + draft_tokens * self.draft_token
-        return draft + self.draft_round_trip + self.step(draft_tokens + 1) + self.target_round_trip
+        drafting = self.drafting(draft_tokens)
+        return drafting + self.draft_round_trip + self.step(draft_tokens + 1) + self.target_round_trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,32 +130,43 @@ def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Payoff:
     )
 
 
-def lookahead_verdict(costs: Costs, draft_tokens: int) -> str:
+def lookahead_verdict(costs: Costs, draft_tokens: int, set_to: OnOffAuto | None = None) -> str:
     """Whether drafting while the target verifies pays (docs/lookahead.md): a sentence, with the reason if it does not.
 
-    What is prepared takes a pass of the draft model over the draft, and then one for each of the γ tokens.
+    What is prepared takes a pass of the draft model over the draft, and then one for each of the γ tokens. `set_to` is
+    the gateway's own setting, if it tells.
     """
-    drafting = costs.draft_call + draft_tokens * costs.draft_token
-    whole = costs.round(draft_tokens)
+    hidden, costs = costs.hidden, replace(costs, hidden=0.0)
+    drafting, whole = costs.drafting(draft_tokens), costs.round(draft_tokens)
     room = costs.step(draft_tokens + 1) + costs.target_round_trip
     needed = (1 + draft_tokens) * costs.draft_token
     most = whole / (whole - drafting)
+    now = {
+        None: "",
+        "off": "; the gateway's is off",
+        "auto": "; the gateway's is auto, which measures it in requests whose γ adapts",
+        "on": f"; the gateway's is on, which hid {hidden:.1f} ms a round here",
+    }[set_to]
     if most < _WORTH_HIDING:
-        return f"lookahead would not pay: drafting is only {drafting:.1f} of the {whole:.1f} ms of a round"
+        return f"lookahead would not pay: drafting is only {drafting:.1f} of the {whole:.1f} ms of a round{now}"
     if needed > room:
         return (
             f"lookahead would hide little: preparing γ {draft_tokens} takes {needed:.1f} ms, and verification leaves "
-            f"{room:.1f} ms for it"
+            f"{room:.1f} ms for it{now}"
         )
+    turn_on = "; `lookahead: auto` measures it" if set_to in (None, "off") else ""
     return (
         f"lookahead may pay: drafting is {drafting:.1f} of the {whole:.1f} ms of a round, so up to {most:.2f}×, if all "
-        "drafts are foreseen and the draft worker shares no cores with the target; `lookahead: auto` measures it"
+        f"drafts are foreseen and the draft worker shares no cores with the target{now}{turn_on}"
     )
 
 
-def flight_verdict(costs: Costs, draft_tokens: int) -> str:
+def flight_verdict(costs: Costs, draft_tokens: int, set_to: OnOffAuto | None = None, most: int | None = None) -> str:
     """Whether verifications pay that are sent before the last verdict is back (docs/lookahead.md, "Verification in
-    flight"): a sentence, with the reason if they do not."""
+    flight"): a sentence, with the reason if they do not.
+
+    `set_to` and `most` are the gateway's own `lookahead` and `verifications_in_flight`, if it tells.
+    """
     step, trip, whole = costs.step(draft_tokens + 1), costs.target_round_trip, costs.round(draft_tokens)
     needed = (1 + draft_tokens) * costs.draft_token
     if trip < FAR * (step + trip):
@@ -163,9 +180,15 @@ def flight_verdict(costs: Costs, draft_tokens: int) -> str:
             f"{2 * costs.draft_token:.1f} ms, and the target's pass leaves {step:.1f} ms for it"
         )
     shorter = f", with drafts of γ {int(step / costs.draft_token) - 1}" if needed > step else ""
+    if most == 1:
+        how = "the gateway's `verifications_in_flight: 1` turns them off"
+    elif set_to in (None, "off"):
+        how = "it comes with `lookahead: auto`" + ("; the gateway's is off" if set_to else "")
+    else:
+        how = f"the gateway's lookahead is {set_to}, with which they come"
     return (
         f"verifications in flight may pay: the way to the target and back is {trip:.1f} of the {whole:.1f} ms of a "
-        f"round, and one that is foreseen takes {step:.1f} ms{shorter}; it comes with `lookahead: auto`"
+        f"round, and one that is foreseen takes {step:.1f} ms{shorter}; {how}"
     )
 
 
@@ -177,7 +200,7 @@ def _reasons(costs: Costs, gains: Yield, draft_tokens: int, expected: float) -> 
     one; if no part alone is to blame, those that make up a tenth of a round or more are named.
     """
     gamma, plain = draft_tokens, costs.step(1)
-    draft = costs.draft_call + gamma * costs.draft_token
+    draft = costs.drafting(gamma)
     trips = costs.draft_round_trip + costs.target_round_trip
     extra = costs.step(gamma + 1) - plain
     tokens = gains.tokens(gamma)

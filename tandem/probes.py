@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import httpx
+from prometheus_client.parser import text_string_to_metric_families
 from pydantic import BaseModel, ValidationError
 
+from basics.names import OnOffAuto
 from protocol.hashing import PrefixHashes
 from protocol.messages import Candidate, Context, DraftRequest, DraftResponse, Sampling, VerifyRequest, VerifyResponse
 from protocol.worker_info import ModelInfo, TokenizerInfo
@@ -34,6 +36,19 @@ class MeasuredAnswer:
     completion_tokens: int
     decode_seconds: float
     speculative: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a service's /metrics says of itself; None where it does not say."""
+
+    worker: str | None = None
+    """Its role, if it is a worker."""
+    lookahead: OnOffAuto | None = None
+    verifications_in_flight: int | None = None
+    looked_ahead: float = 0.0
+    """Rounds after lookahead, so far."""
+    hidden_seconds: float = 0.0
 
 
 class ProbedService:
@@ -59,6 +74,26 @@ class ProbedService:
             return answer.status_code == 200, str(answer.json().get("detail", ""))
         except (httpx.HTTPError, ValueError, AttributeError) as error:
             raise Unreachable(f"{self.name} at {self.url}: {_words(error)}") from None
+
+    def told(self) -> Told:
+        """Nothing of what cannot be read: gateways before there was lookahead say none of it."""
+        worker: str | None = None
+        found: dict[str, Any] = {"looked_ahead": 0.0}
+        try:
+            for family in text_string_to_metric_families(self.get("/metrics").text):
+                for sample in family.samples:
+                    if (named := re.fullmatch(r"tandem_(target|draft)_build_info", sample.name)) is not None:
+                        worker = named[1]
+                    elif sample.name == "tandem_lookahead_info":
+                        found["lookahead"] = sample.labels["lookahead"]
+                        found["verifications_in_flight"] = int(sample.labels["verifications_in_flight"])
+                    elif sample.name == "tandem_lookahead_rounds_total":
+                        found["looked_ahead"] += sample.value
+                    elif sample.name == "tandem_lookahead_hidden_seconds_total":
+                        found["hidden_seconds"] = sample.value
+        except (Unreachable, ValueError, LookupError):
+            return Told()
+        return Told(worker, **found)
 
     def first_worker(self, role: Literal["target", "draft"]) -> str | None:
         """The address of the gateway's first worker of a role, as its /ready names it; None if it names none."""

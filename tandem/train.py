@@ -63,14 +63,20 @@ def run_train_draft(
     return 0
 
 
-def run_export_draft(draft: str, out: Path, gguf: bool) -> int:
+def run_export_draft(draft: str, out: Path, gguf: bool, overwrite: bool) -> int:
     """Write it, saying on standard error what. The exit code: 1 where it can't be, with the reason."""
     from engines.errors import ModelError
     from training.errors import TrainingError
     from training.whole import export_draft
 
     try:
-        export_draft(draft, out, gguf, lambda message: print(f"tandem: {message}", file=sys.stderr, flush=True))
+        export_draft(
+            draft,
+            out,
+            gguf,
+            lambda message: print(f"tandem: {message}", file=sys.stderr, flush=True),
+            overwrite=overwrite,
+        )
     except (ModelError, TrainingError) as error:
         print(f"tandem: {error}", file=sys.stderr)
         return 1

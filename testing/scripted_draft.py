@@ -6,7 +6,8 @@
 contexts by session, and remembers every context it was sent, which is what `right` drafts from: the continuation of a
 sequence with the same beginning. So a request whose tokens were seen before is drafted without a fault. `partly_right`
 drafts from that memory up to a drawn place and wrongly from there on, each candidate up to a place of its own; unseen
-contexts it drafts wrongly.
+contexts it drafts wrongly. Asked to look ahead it prepares the next draft from the moment it has answered, but foresees
+the outcome only if it is `right`.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Script:
     calls: int = 0
     sessions: dict[str, list[int]] = field(default_factory=dict)
     seen: list[list[int]] = field(default_factory=list)
+    looking: dict[str, float] = field(default_factory=dict)
+    """Since when what follows is being prepared, by session."""
     random: random.Random = field(default_factory=lambda: random.Random(0))
 
     def context(self, request: DraftRequest) -> list[int] | None:
@@ -62,6 +65,16 @@ class Script:
         if request.session_id:
             self.sessions[request.session_id] = ids
         return ids
+
+    def late(self, request: DraftRequest) -> tuple[float, bool]:
+        """Seconds until this call is answered, and whether its draft was prepared: then some of them are over."""
+        self.calls += 1
+        since = self.looking.pop(request.session_id or "", None)
+        if not self.delay or self.calls % self.every:
+            return 0.0, False
+        if since is None or self.mode != "right":
+            return self.delay, False
+        return max(0.0, self.delay - (time.monotonic() - since)), True
 
     def remember(self, ids: list[int]) -> None:
         for index, known in enumerate(self.seen):
@@ -139,6 +152,7 @@ def create_app(script: Script) -> FastAPI:
 
     @app.delete("/v1/sessions/{session_id}")
     async def delete(session_id: str) -> dict[str, bool]:
+        script.looking.pop(session_id, None)
         return {"deleted": script.sessions.pop(session_id, None) is not None}
 
     @app.post("/v1/draft")
@@ -151,15 +165,19 @@ def create_app(script: Script) -> FastAPI:
         script.remember(ids)
         if asked.draft_tokens == 0:
             return JSONResponse(_answer(asked, [], began))
-        script.calls += 1
-        if script.delay and script.calls % script.every == 0:
-            await asyncio.sleep(script.delay)
-        return await _misbehave(script, asked, ids, began)
+        seconds, prepared = script.late(asked)
+        if seconds:
+            await asyncio.sleep(seconds)
+        if asked.lookahead_tokens and asked.session_id:
+            script.looking[asked.session_id] = time.monotonic()
+        return await _misbehave(script, asked, ids, began, prepared)
 
     return app
 
 
-async def _misbehave(script: Script, asked: DraftRequest, ids: list[int], began: float) -> Response:
+async def _misbehave(
+    script: Script, asked: DraftRequest, ids: list[int], began: float, prepared: bool = False
+) -> Response:
     if script.mode == "html":
         return HTMLResponse("<html><body><h1>502 Bad Gateway</h1></body></html>")
     if script.mode == "huge":
@@ -171,7 +189,7 @@ async def _misbehave(script: Script, asked: DraftRequest, ids: list[int], began:
         return Response(body[: len(body) // 2], media_type="application/json")
     if script.mode == "stall":
         await asyncio.sleep(3600)
-    answer = _answer(asked, script.drafts(ids, asked.draft_tokens, asked.num_candidates), began)
+    answer = _answer(asked, script.drafts(ids, asked.draft_tokens, asked.num_candidates), began, prepared)
     if script.mode == "nan":
         for candidate in answer["candidates"]:
             candidate["logprobs"] = [float("nan")] * len(candidate["token_ids"])
@@ -181,13 +199,15 @@ async def _misbehave(script: Script, asked: DraftRequest, ids: list[int], began:
     return Response(json.dumps(answer), media_type="application/json")
 
 
-def _answer(asked: DraftRequest, drafts: list[list[int]], began: float) -> dict[str, Any]:
+def _answer(asked: DraftRequest, drafts: list[list[int]], began: float, prepared: bool = False) -> dict[str, Any]:
+    source = "cache" if prepared and drafts and drafts[0] else "model"
     total = (time.perf_counter() - began) * 1e3
     return {
         "session_id": asked.session_id,
         "round": asked.round,
         "candidates": [{"token_ids": ids, "logprobs": None, "q": None} for ids in drafts],
-        "source": "model",
+        "source": source,
+        "parts": [{"source": source, "tokens": len(ids)} for ids in drafts[:1] if ids],
         "cached_tokens": asked.context.start,
         "timings": {"queue_ms": 0.0, "forward_ms": total, "sample_ms": 0.0, "total_ms": total},
     }
@@ -218,6 +238,7 @@ def _model(script: Script) -> ModelInfo:
             sampling=list(Sampling.model_fields),
             grammar_types=[],
             q=True,
+            lookahead=True,
         ),
         step_seconds=[],
     )

@@ -32,14 +32,19 @@ _OF_THE_TARGET = re.compile(
 )
 
 
-def export_draft(name: str, out: Path, gguf: bool, progress: Callable[[str], None]) -> Path:
+def export_draft(name: str, out: Path, gguf: bool, progress: Callable[[str], None], *, overwrite: bool = False) -> Path:
     """Write the draft `name` to the folder `out` as transformers has it, in bfloat16, and with `gguf` as a GGUF file
     (Q8_0) in it too. Returns what was written last.
 
     Raises:
-        TrainingError: for a model that is whole already, and a GGUF that can't be written.
+        TrainingError: for a folder with something in it, unless it is to be overwritten; a model that is whole already;
+            a GGUF that can't be written.
         ModelError: for a draft that can't be loaded.
     """
+    if out.exists() and not out.is_dir():
+        raise TrainingError(f"{out} is a file: --out names a folder")
+    if not overwrite and out.is_dir() and any(out.iterdir()):
+        raise TrainingError(f"{out} is not empty: name another folder, or say --overwrite to write into it")
     files = resolve_model(name, progress=progress)
     if files.parts is None:
         raise TrainingError(f"{files.id} is whole already: only what tandem train-draft wrote lacks parts")

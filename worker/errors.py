@@ -7,6 +7,8 @@ from pydantic_core import ErrorDetails
 
 from protocol.errors import WireError
 
+_LONGEST_NAME = 40
+
 
 class InvalidMessage(WireError):
     """The body is not a message of the expected kind; `field` names the first fault."""
@@ -59,7 +61,7 @@ def invalid_message(error: ValidationError, model: type[BaseModel]) -> InvalidMe
 def complaint(details: ErrorDetails, model: type[BaseModel]) -> InvalidMessage:
     if details["type"] == "json_invalid":
         return InvalidMessage("the body is not valid JSON", None)
-    place = [str(part) for part in details["loc"]]
+    place = [_shortened(str(part)) for part in details["loc"]]
     message = details["msg"].removeprefix("Value error, ")
     # Checks over several fields put the one at fault before their message, as pydantic places them on the whole model.
     name, colon, rest = message.partition(": ")
@@ -67,3 +69,8 @@ def complaint(details: ErrorDetails, model: type[BaseModel]) -> InvalidMessage:
         place.append(name)
         message = rest
     return InvalidMessage(message[:1].lower() + message[1:], ".".join(place) or None)
+
+
+def _shortened(name: str) -> str:
+    """A name in a message may be its sender's own (a key, an unknown field), and as long as the body allows."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"

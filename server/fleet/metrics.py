@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, Info
 from prometheus_client.registry import Collector
 
 from basics.breaker import Breaker, State
@@ -64,6 +64,7 @@ class FleetMetrics:
             registry=None,
         )
 
+        self.lookahead = Info("tandem_lookahead", "The settings of lookahead", registry=None)
         self.lookahead_rounds = Counter(
             "tandem_lookahead_rounds",
             "Drafts after lookahead: a hit was there already, a part of it was, or nothing",

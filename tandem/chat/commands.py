@@ -100,7 +100,11 @@ def _set(chat: Chat, rest: str) -> None:
         return
     place = chat.conversation.speculative if name in _BLOCK else chat.conversation.sampling
     if value.strip():
-        place[name] = _value(value.strip())
+        wanted = _value(value.strip())
+        if (fault := _fault(name, wanted)) is not None:
+            chat.screen.fail(f"{fault}; nothing was set")
+            return
+        place[name] = wanted
     else:
         place.pop(name, None)
     chat.screen.say(chat.conversation.how())
@@ -110,6 +114,22 @@ def _fields() -> list[str]:
     from server.openai.chat_schema import ChatCompletionRequest  # when it is wanted: the chat starts without it
 
     return [*ChatCompletionRequest.model_fields, *_BLOCK]
+
+
+def _fault(name: str, value: Any) -> str | None:
+    """What is wrong with a field's value, in the gateway's words; told now, no later question is refused for it."""
+    from pydantic import ValidationError
+
+    from server.openai.body import invalid
+    from server.openai.chat_schema import ChatCompletionRequest
+
+    field = {"speculative": {name: value}} if name in _BLOCK else {name: value}
+    body = {"model": "any", "messages": [{"role": "user", "content": "?"}], **field}
+    try:
+        ChatCompletionRequest.model_validate(body)
+    except ValidationError as error:
+        return invalid(error, body).message.rstrip(".")
+    return None
 
 
 def _value(text: str) -> Any:

@@ -27,3 +27,9 @@ def test_a_single_low_run_does_not() -> None:
 def test_right_drafts_must_have_been_drafted() -> None:
     assert missed([row(1.0, drafted=0.0)]) == []
     assert "nothing was drafted" in missed([row(1.0, drafted=0.0, draft="always right")])[0]
+
+
+def test_lookahead_must_not_be_slower_than_none() -> None:
+    assert missed([row(1.0) | {"of off": 0.97, "lowest of off": 0.5}]) == []
+    (line,) = missed([row(1.0) | {"of off": 0.969, "lowest of off": 0.9}])
+    assert line == "always wrong, streams: 8: 0.969 of no lookahead, below 0.97"

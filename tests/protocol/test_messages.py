@@ -63,7 +63,7 @@ def test_draft_tokens_may_be_0_and_no_more_than_the_bound() -> None:
     assert "draft_tokens" in refusal(DraftRequest, request([1], draft_tokens=MAX_DRAFT_TOKENS + 1))
 
 
-@pytest.mark.parametrize("key", ["-1", "x", "²", str(2**31), ""])
+@pytest.mark.parametrize("key", ["-1", "x", "²", str(2**31), "", "9" * 5000, "0" * 5000])
 def test_logit_bias_is_by_token_id(key: str) -> None:
     assert "is not a token id" in refusal(Sampling, {"seed": 0, "logit_bias": {key: 1.0}})
 

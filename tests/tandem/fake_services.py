@@ -125,8 +125,8 @@ def chunks(body: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 class Fake:
-    """One fake service; `answers` maps paths to what a GET answers, or of other paths to status and body of a POST's
-    answer, and may be changed at any time."""
+    """One fake service; `answers` maps paths to what a GET answers (text as it is, anything else as JSON; or what
+    returns that), or of other paths to status and body of a POST's answer, and may be changed at any time."""
 
     def __init__(self, answers: dict[str, Any], milliseconds: float = 1.0) -> None:
         self.answers: dict[str, Any] = {"/health": {"status": "ok"}, "/ready": {"detail": "ready"}} | answers
@@ -146,8 +146,11 @@ def serving(fake: Fake) -> Iterator[str]:
 
         def do_GET(self) -> None:
             answer = fake.answers.get(self.path)
+            if callable(answer):
+                answer = answer()
             status = 503 if self.path == "/ready" and not fake.answers.get("ready", True) else 200
-            self._send(404 if answer is None else status, json.dumps(answer).encode())
+            content = answer if isinstance(answer, str) else json.dumps(answer)
+            self._send(404 if answer is None else status, content.encode())
 
         def do_DELETE(self) -> None:
             fake.forgotten.append(self.path)

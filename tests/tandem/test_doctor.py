@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from fake_services import WORDS, Fake, model, serving, tokenizer_info
+from prometheus_client import generate_latest
 from pydantic import SecretStr
 
 from config.roles import ServeSettings
@@ -241,6 +242,55 @@ def test_whether_lookahead_pays(setup: Setup, capsys: pytest.CaptureFixture[str]
     setup.target.answers["/v1/model"]["capabilities"]["follows"] = True
     assert "verifications in flight " in (said := examine(capsys, setup.urls)[1]["flights"])
     assert "not to be had" not in said
+
+
+def page_of(lookahead: str, rounds: int = 0, hidden: float = 0.0, **settings: Any) -> str:
+    """A gateway's /metrics after so many rounds that hid so many seconds of drafting."""
+    fleet = Fleet(ServeSettings(lookahead=lookahead, **settings))
+    fleet._metrics.lookahead_rounds.labels("hit").inc(rounds)
+    fleet._metrics.lookahead_hidden.inc(hidden)
+    return "".join(generate_latest(collector).decode() for collector in fleet.collectors())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("own", ["off", "on"])
+def test_the_gateways_lookahead_is_judged_and_not_the_doctors_settings(
+    setup: Setup, own: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    setup.draft.answers["/v1/model"]["capabilities"] |= {"lookahead": True, "prepared": True}
+    setup.target.answers["/v1/model"]["capabilities"]["follows"] = True
+    setup.draft.milliseconds = 4.0
+    setup.gateway.answers["/metrics"] = page_of("off")
+    said = examine(capsys, setup.urls, lookahead=own)[1]["lookahead"]
+    assert said.endswith("; the gateway's is off; `lookahead: auto` measures it")
+    setup.gateway.answers["/metrics"] = page_of("auto")
+    said = examine(capsys, setup.urls, lookahead=own)[1]["lookahead"]
+    assert said.endswith("; the gateway's is auto, which measures it in requests whose γ adapts")
+
+
+def test_what_the_gateways_lookahead_hides_counts(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    """A draft of five takes 20 ms, of which 15 are hidden."""
+    setup.draft.answers["/v1/model"]["capabilities"]["lookahead"] = True
+    setup.draft.milliseconds = 4.0
+    pages = iter([page_of("on", 10, 7.0), page_of("on", 34, 7.0 + 24 * 0.015)])
+    without = examine(capsys, setup.urls)[1]
+    setup.gateway.answers["/metrics"] = lambda: next(pages)
+    report = examine(capsys, setup.urls)[1]
+    assert report["lookahead"].endswith("; the gateway's is on, which hid 15.0 ms a round here")
+    assert report["costs"]["hidden"] == pytest.approx(15.0)
+    shorter = without["verdicts"]["chat"]["round_ms"] - report["verdicts"]["chat"]["round_ms"]
+    assert shorter == pytest.approx(15.0, abs=5.0)
+    assert report["verdicts"]["chat"]["speed_up"] > 1.2 * without["verdicts"]["chat"]["speed_up"]
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_worker_in_the_gateways_place(setup: Setup, role: str, capsys: pytest.CaptureFixture[str]) -> None:
+    worker = {"target": setup.target, "draft": setup.draft}[role]
+    worker.answers["/metrics"] = f'# TYPE tandem_{role}_build_info gauge\ntandem_{role}_build_info{{version="1"}} 1.0\n'
+    code, report = examine(capsys, setup.urls | {"url": setup.urls[f"{role}_url"]})
+    assert code == 1
+    ok, said = details(report)["gateway"]
+    assert (ok, said) == (False, f"{setup.urls[f'{role}_url']} is a {role} worker: --url is for the gateway's address")
+    assert "prompts" not in details(report)
 
 
 def test_whether_verifying_copies_ahead_pays(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,17 +140,21 @@ def test_what_is_set_is_sent_and_what_is_wrong_is_told(stack: Stack) -> None:
         stack.url,
         "/set max_tokens 4",
         "/set ignore_eos true",
+        "/set temperature hot",
         "/set temperature 9",
+        "/set num_candidates many",
         "Hi",
-        "/set temperature",
+        "/set max_tokens 100000",
         "Hi",
         "/hlep",
         "/set max_tokns 5",
         "/draft 99",
     )
-    assert told.returncode == 0  # the last answer came
-    assert "the server refused (400)" in told.stderr
-    assert "'temperature'" in told.stderr
+    assert told.returncode == 1  # the last question was refused
+    assert "Invalid value for 'temperature': must be a number; nothing was set" in told.stderr
+    assert "Invalid value for 'temperature': must be at most 2; nothing was set" in told.stderr
+    assert "Invalid value for 'speculative.num_candidates': must be an integer; nothing was set" in told.stderr
+    assert told.stderr.count("the server refused (400)") == 1
     assert "did you mean /help?" in told.stderr
     assert "a request has no field max_tokns: did you mean max_tokens?" in told.stderr
     assert "γ from 1 to 32" in told.stderr

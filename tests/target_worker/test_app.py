@@ -67,6 +67,20 @@ async def test_what_is_wrong_is_refused_by_name(fields: dict[str, Any], status: 
         assert worker.runner.passes == []
 
 
+@pytest.mark.parametrize("fields", [{"sampling": {"logit_bias": {"9" * 5000: 1.0}}}, {"x" * 5000: 1}])
+@pytest.mark.parametrize("value", [1.0, "much"])
+@async_test
+async def test_a_name_of_any_length_is_not_repeated_whole(fields: dict[str, Any], value: Any) -> None:
+    async with target() as worker:
+        if "sampling" in fields:
+            fields = {"sampling": {"logit_bias": dict.fromkeys(fields["sampling"]["logit_bias"], value)}}
+        body = request(**{"ids": PROMPT, "candidates": [], **fields})
+        response = await worker.client.post("/v1/verify", content=json.dumps(body))
+        assert response.status_code == 422
+        assert len(response.content) < 300
+        assert ErrorBody.model_validate(response.json()).error.code == "invalid_request"
+
+
 @async_test
 async def test_what_this_target_cannot_honour_is_unsupported() -> None:
     async with target() as worker:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.messages import DraftRequest
 from testing.scripted_draft import Script
+from testing.wire import request
 
 TRUTH = list(range(100, 140))
 
@@ -52,3 +54,15 @@ def test_partly_right_knows_nothing_of_what_it_has_not_seen() -> None:
 def test_partly_right_goes_on_wrongly_behind_the_end_of_what_it_saw() -> None:
     (draft,) = taught("partly_right").drafts(TRUTH[:-2], 8, 1)
     assert len(draft) == 8
+
+
+def test_what_it_prepares_is_there_sooner_if_it_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("testing.scripted_draft.time.monotonic", lambda: now)
+    asked = DraftRequest.model_validate(request([1], draft_tokens=3))
+    for mode, seconds in (("right", 0.1), ("wrong", 0.3)):
+        script = Script(mode=mode, delay=0.3)
+        assert script.late(asked) == (0.3, False)
+        script.looking[str(asked.session_id)] = 99.8
+        assert script.late(asked) == (pytest.approx(seconds), mode == "right")
+        assert script.late(asked) == (0.3, False), "once"

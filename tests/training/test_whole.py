@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from engines.models import ModelFiles, resolve_model
 from engines.torch.draft_weights import load_draft
+from tandem.train import run_export_draft
 from testing.tiny_models import make_tiny_model
 from tests.engines.llama_cpp.tiny_gguf import as_gguf, require_llama_cpp
 from training.errors import TrainingError
@@ -106,3 +107,18 @@ def test_what_can_not_be_exported(target: Path, tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no GGUF file to take the tokenizer from"):
         export_draft(str(draft), tmp_path / "out", True, say_nothing)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_something_in_it_is_left_alone_unless_told(gguf_draft: Path, tmp_path: Path) -> None:
+    out = tmp_path / "whole"
+    out.mkdir()
+    export_draft(str(gguf_draft), out, False, say_nothing)  # empty: as good as none
+    (out / "config.json").write_text("mine")
+    with pytest.raises(TrainingError, match="not empty: name another folder, or say --overwrite"):
+        export_draft(str(gguf_draft), out, False, say_nothing)
+    assert (out / "config.json").read_text() == "mine"
+    assert run_export_draft(str(gguf_draft), out, False, overwrite=False) == 1
+    assert run_export_draft(str(gguf_draft), out, False, overwrite=True) == 0
+    assert (out / "config.json").read_text() != "mine"
+    with pytest.raises(TrainingError, match="is a file"):
+        export_draft(str(gguf_draft), out / "config.json", False, say_nothing, overwrite=True)
