@@ -311,6 +311,7 @@ class RoundLoop:
                 lookahead=lookahead,
                 looked_ahead=self._looked_ahead,
                 prepared=draft.prepared,
+                asked_at=time.perf_counter() - seconds - draft.seconds,
             )
             drafting = times.of(self._looked_ahead)
             if draft.candidates and self._cut_short(draft.candidates[answer.candidate or 0], asked):

@@ -79,7 +79,10 @@ class PairState:
     acceptance: Acceptance = field(default_factory=lambda: Acceptance(fading=0.995, strength=2.0))
     credit: float = _FIRST_CREDIT
     interval: int = _FIRST_INTERVAL
-    losses: Average = field(default_factory=lambda: Average(0.1))
+    losses: Average = field(default_factory=lambda: Average(0.03))
+    """Seconds a round that go to drafts which fail; slowly, since one of 0.3 s is more than three rounds may save."""
+    failed_until: float | None = None
+    """When the last draft that failed was given up."""
     candidates: dict[int, CandidateCount] = field(default_factory=dict)
     """By the N that a request asks for at most."""
     branching: Average = field(default_factory=lambda: Average(0.1))
@@ -91,6 +94,16 @@ class PairState:
     lookahead: SharedLookahead = field(default_factory=SharedLookahead)
     depth: Depth = field(default_factory=Depth)
     foreseen: Foreseen = field(default_factory=Foreseen)
+
+    def is_new_failure(self, outcome: RoundOutcome) -> bool:
+        """Whether a draft failed, and not while another one did: what stalls a draft worker stalls all requests at
+        once, and is to be booked once."""
+        if not outcome.draft_failed or outcome.asked_at is None:
+            return outcome.draft_failed
+        if self.failed_until is not None and outcome.asked_at < self.failed_until:
+            return False
+        self.failed_until = outcome.asked_at + outcome.draft_seconds
+        return True
 
     def earn(self, tokens: float) -> None:
         """Book the gain of speculation over plain decoding, in tokens of plain decoding; a loss is negative."""
@@ -211,6 +224,8 @@ class AdaptivePlanner:
         seconds = outcome.draft_seconds + outcome.verify_seconds
         if outcome.lookahead == outcome.looked_ahead and outcome.asked and outcome.num_candidates == 1:
             pair.lookahead.choice.observe(outcome.lookahead, outcome.asked, outcome.emitted, seconds)
+        if outcome.draft_failed and not pair.is_new_failure(outcome):
+            return
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
         if self._chooses:
             # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier
