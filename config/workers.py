@@ -66,9 +66,6 @@ class WorkerConfig(BaseModel):
         default="auto", description="engine llama_cpp's fused attention; batch_invariant needs it"
     )
     mmap: bool = Field(default=True, description="engine llama_cpp maps the model's file instead of reading it whole")
-    cuda_graphs: bool = Field(
-        default=True, description="on CUDA, the torch engine launches a pass of up to 512 tokens as one graph"
-    )
     slots: int = Field(default=8, ge=1, le=1024, description="sessions whose keys and values are held at once")
     memory_gb: float | None = Field(
         default=None,
@@ -141,6 +138,9 @@ class TargetWorkerConfig(WorkerConfig):
         default="deterministic", description="what the worker recommends to gateways; each request names its own"
     )
     verbose: bool = Field(default=False, description="log the decision on every drafted token, its id included")
+    cuda_graphs: bool = Field(
+        default=True, description="on CUDA, the torch engine launches a pass of up to 512 tokens as one graph"
+    )
     max_candidates: int = Field(
         default=MAX_CANDIDATES, ge=1, le=MAX_CANDIDATES, description="most candidates a verification takes"
     )

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from config.workers import LONGEST_DEFAULT_CONTEXT, DraftWorkerConfig, WorkerConfig
+from config.workers import LONGEST_DEFAULT_CONTEXT, DraftWorkerConfig, TargetWorkerConfig, WorkerConfig
 from engines.generation_config import read_generation_config
 from engines.models import ModelFiles, resolve_model
 from engines.running_model import OnPass
@@ -63,7 +63,7 @@ def load_engine(
     if runner.device.type == "cuda":
         if how != "none":
             fuse_siblings(runner.model)
-        if config.cuda_graphs and runner.takes_chains and not runner.batch_invariant:
+        if _captures_passes(config, runner):
             progress(f"capturing passes of {files.id}")
             runner.graph_passes = capture_passes(runner, files.id)
     stops = stop_token_ids(tokenizer, runner.model.config, runner.model.generation_config)
@@ -110,6 +110,14 @@ def _chains(config: WorkerConfig, runner: Runner) -> Literal["none", "plain", "c
     if config.chains == "off" or (config.chains == "auto" and not pays):
         return "none"
     return "compiled" if on_cuda and config.compile else "plain"
+
+
+def _captures_passes(config: WorkerConfig, runner: Runner) -> bool:
+    """A draft worker's passes are chains, and trees that are prepared ahead, which no graph takes: what a graph takes
+    would only make it believe that trees are quick."""
+    if not isinstance(config, TargetWorkerConfig) or not config.cuda_graphs:
+        return False
+    return runner.takes_chains and not runner.batch_invariant
 
 
 def _capture(runner: Runner, model_id: str, *, compiled: bool) -> ChainRunner | None:
