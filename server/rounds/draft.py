@@ -27,6 +27,12 @@ class Draft:
     prepared: int = 0
     """How many of its tokens the worker had prepared."""
 
+    @property
+    def drawn(self) -> bool:
+        """Whether a model drew some of it, or was to and failed."""
+        sources: list[str | None] = [source for source, _ in self.parts]
+        return self.failed or MODEL in (sources or [self.source])
+
     @classmethod
     def none(cls, seconds: float = 0.0, failed: bool = False) -> Draft:
         return cls([], None, 0.0, 0.0, seconds, failed)

@@ -312,6 +312,7 @@ class RoundLoop:
                 looked_ahead=self._looked_ahead,
                 prepared=draft.prepared,
                 asked_at=time.perf_counter() - seconds - draft.seconds,
+                drawn=draft.drawn,
             )
             drafting = times.of(self._looked_ahead)
             if draft.candidates and self._cut_short(draft.candidates[answer.candidate or 0], asked):

@@ -12,6 +12,7 @@ from server.rounds.adaptive.depth import Depth
 from server.rounds.adaptive.foreseen import Foreseen
 from server.rounds.adaptive.lookahead import SharedLookahead
 from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
+from server.rounds.adaptive.turns import Turns
 
 # Credit: tokens of plain decoding, that is, the time they take.
 _FIRST_CREDIT = 12.0
@@ -93,6 +94,8 @@ class PairState:
     pace: Pace = field(default_factory=lambda: Pace(0.98))
     lookahead: SharedLookahead = field(default_factory=SharedLookahead)
     depth: Depth = field(default_factory=Depth)
+    several: Turns = field(default_factory=lambda: Turns(current=True, rest=128))
+    """Whether more than one verification is in flight where `depth` has it."""
     foreseen: Foreseen = field(default_factory=Foreseen)
 
     def is_new_failure(self, outcome: RoundOutcome) -> bool:
@@ -169,9 +172,15 @@ class AdaptivePlanner:
         self._worth_sending = 1
         self._empty = 0
         self._had_nothing = False
+        self._depth = self._depth_before = 1
 
     def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
+        plan = self._planned(times)
+        self._depth_before, self._depth = self._depth, plan.depth
+        return plan
+
+    def _planned(self, times: Times) -> RoundPlan:
         ahead = times.ahead is not None and self._pair.lookahead.choice.next()
         plan = self._plan_with(times.of(ahead), ahead)
         if plan.worker_chooses:
@@ -184,6 +193,8 @@ class AdaptivePlanner:
             return plan
         most = self._worth_sending if times.extends else 0
         depth = self._pair.depth.under_way(times, plan.draft_tokens)
+        # To prepare for what is only assumed costs drafts for what comes: only times tell whether it pays.
+        depth = depth if self._pair.several.current else min(depth, 2)
         least = self._least_ahead(plan, times) if depth > 1 else None
         return replace(plan, lookahead=True, prepared_tokens=most, depth=depth, least_ahead=least)
 
@@ -223,7 +234,11 @@ class AdaptivePlanner:
         pair, plain = self._pair, times.steps.plain()
         seconds = outcome.draft_seconds + outcome.verify_seconds
         if outcome.lookahead == outcome.looked_ahead and outcome.asked and outcome.num_candidates == 1:
-            pair.lookahead.choice.observe(outcome.lookahead, outcome.asked, outcome.emitted, seconds)
+            ahead, asked, accepted = outcome.lookahead, outcome.asked, outcome.accepted
+            pair.lookahead.choice.observe(ahead, asked, accepted, seconds, outcome.drawn)
+            several = self._depth > 2
+            if min(self._depth, self._depth_before) > 1 and several == (self._depth_before > 2):
+                pair.several.observe(several, asked, accepted, seconds, outcome.drawn)
         if outcome.draft_failed and not pair.is_new_failure(outcome):
             return
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)

@@ -50,6 +50,8 @@ class RoundOutcome:
     """How many of its tokens were there when it was asked for; None: some, but how many is not to be told."""
     asked_at: float | None = None
     """When its draft was asked for, on a clock that all requests share; None: not known."""
+    drawn: bool = True
+    """A model drew its draft, or some of it."""
 
     def as_whole(self, times: Times) -> RoundOutcome:
         """The round as if its draft had not ended with a stop token, but had its full length.

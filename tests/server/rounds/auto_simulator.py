@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from basics.names import AUTO, OnOffAuto
+from basics.names import AUTO, CACHE, MODEL, OnOffAuto
 from config.workers import DraftWorkerConfig
 from draft_worker.auto import Auto
 from draft_worker.drafter import Asked, Copier, Means, Memory
@@ -253,7 +253,9 @@ class Day:
             start = machine.now
             machine.take(machine.call if under_way is None else 0.0)
             told = under_way is None or (plan.draft_tokens and (plan.least_ahead or plan.lookahead))
-            draft, planned = await self._draft(session, most, left, under_way) if told else (under_way, len(under_way))
+            draft, planned, drawn = (
+                await self._draft(session, most, left, under_way) if told else (under_way, len(under_way), False)
+            )
             assert under_way is None or draft == under_way
             draft_seconds = machine.now - start
             self._model.after = self._foreseeing.ahead = None
@@ -300,6 +302,7 @@ class Day:
                     rows,
                     lookahead=plan.lookahead,
                     looked_ahead=looked_ahead,
+                    drawn=drawn,
                 ),
                 times,
             )
@@ -309,16 +312,18 @@ class Day:
 
     async def _draft(
         self, session: Session[Memory], most: int, left: int, verifying: list[int] | None = None
-    ) -> tuple[list[int], int]:
+    ) -> tuple[list[int], int, bool]:
+        """A draft, how long it is meant to be, and whether the model drew any of it."""
         asked = Asked(_request(most, self._times.steps.prices(most), left, verifying), session, 0, 0.0)
         if self.drafter == AUTO:
             chosen = await self._auto.draft(asked)
             candidates = chosen.drafted.candidates
-            return (candidates[0].token_ids if candidates else []), chosen.planned
+            drawn = any(part.source in (CACHE, MODEL) for part in chosen.parts)
+            return (candidates[0].token_ids if candidates else []), chosen.planned, drawn
         if self.drafter == "model":
-            return (await self._model.go_on(asked, [], most)).candidates[0].token_ids, most
+            return (await self._model.go_on(asked, [], most)).candidates[0].token_ids, most, True
         copy = self._copiers[self.drafter].copy(asked, [])
-        return (copy.token_ids if copy is not None else []), most
+        return (copy.token_ids if copy is not None else []), most, False
 
 
 _BASE = DraftRequest.model_validate_json(

@@ -9,6 +9,8 @@ import pytest
 
 from basics.names import AUTO
 from protocol.messages import DraftRequest, VerifyRequest
+from server.rounds.adaptive.planner import AdaptivePlanner
+from server.rounds.adaptive.round import RoundOutcome, Times
 from testing.fakes.worker import FakeWorker, error
 from testing.wire import pause
 from tests.server.fleet.harness import collect, counted, expected, fleet_over, request, set_to, tokens
@@ -71,6 +73,37 @@ def test_text_is_the_targets_and_figures_are_those_of_the_drafters(wrong: float,
             assert [call.round for _, call in target.calls] == sorted({call.round for _, call in target.calls})
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("made", [{"lookup": 3}, {"lookup": 1, "model": 2}, {"model": 3}, {"cache": 3}])
+def test_the_planner_is_told_whether_a_model_drew_of_the_draft(
+    made: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[bool] = []
+    own = AdaptivePlanner.observe
+
+    def observe(self: AdaptivePlanner, outcome: RoundOutcome, times: Times) -> None:
+        seen.append(outcome.drawn)
+        own(self, outcome, times)
+
+    def as_made(answer: dict[str, Any]) -> dict[str, Any]:
+        parts = [{"source": source, "tokens": tokens} for source, tokens in made.items()]
+        drafts = [
+            {key: value[:3] if isinstance(value, list) else value for key, value in drafted.items()}
+            for drafted in answer["candidates"]
+            if len(drafted["token_ids"]) >= 3
+        ]
+        return {**answer, "candidates": drafts, "planned": 3, "parts": parts} if drafts else answer
+
+    async def main() -> None:
+        target, draft = workers()
+        draft.always = as_made
+        async with fleet_over([target], [draft]) as fleet:
+            await collect(fleet, request(60, adaptive=True))
+
+    monkeypatch.setattr(AdaptivePlanner, "observe", observe)
+    asyncio.run(main())
+    assert seen.count("lookup" not in made or "model" in made) > 3
 
 
 @pytest.mark.parametrize("max_tokens", range(4, 14))

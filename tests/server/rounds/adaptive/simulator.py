@@ -37,6 +37,8 @@ class World:
     others: int = 0
     hit: float | None = None
     """How often a prepared draft fits what was emitted; None: the worker can't prepare drafts."""
+    misses_beyond: float = 0.0
+    """How often one that fits is missing where the worker has prepared for what is assumed, too."""
     extends: bool = True
     """A draft that is prepared may be longer than asked."""
     flies: bool = False
@@ -157,6 +159,8 @@ def decode(
     gap = 0.0
     """Seconds that were left to prepare; 0: nothing was prepared."""
     flights = Flights(world, planner)
+    deeper = False
+    """Whether more than one was to be in flight."""
     whole = False
     """Whether all of the last draft was accepted: only then what was sent behind the next verification is of use."""
     while done < tokens:
@@ -173,7 +177,8 @@ def decode(
         calls += 1
         failed = world.stalls(calls)
         draft = world.deadline if failed else world.noisy(world.draft(plan))
-        foreseen = gap > 0.0 and not failed and world.rng.random() < (world.hit or 0.0)
+        fits = (world.hit or 0.0) * (1.0 - world.misses_beyond * deeper)
+        foreseen = gap > 0.0 and not failed and world.rng.random() < fits
         followed = flights.came(foreseen)
         most = max(plan.draft_tokens, plan.prepared_tokens)
         prepared = 0
@@ -225,7 +230,7 @@ def decode(
             ),
             times,
         )
-        gap = wall if plan.lookahead else 0.0
+        gap, deeper = (wall if plan.lookahead else 0.0), min(plan.depth, world.most) > 2
         now, done = back, done + accepted + 1
         arrivals += [now] * (accepted + 1)
     return arrivals
