@@ -13,7 +13,8 @@ from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.rounds.adaptive.pair import PairState
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner
 from server.rounds.adaptive.round import RoundOutcome, Times
 from tests.server.rounds.adaptive.simulator import World, adaptive, decode, speed_up
 
