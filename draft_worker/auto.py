@@ -79,8 +79,8 @@ class Chosen:
 class Choices:
     """What is remembered of a session: its own yields, its last call, of `at` ids, and how many the model has read.
 
-    `proposed` are that call's proposals, `chosen` is its draft; `told` what was said to be drafted next, by the ids
-    that are to come before; `expected`: of what was told before that call, the draft for what then came.
+    `proposed` are its proposals, `draft` is what was chosen; `told` what was said to be drafted next, by the ids
+    that are to come before.
     """
 
     yields: Yields
@@ -88,9 +88,8 @@ class Choices:
     at: int = 0
     read: int = 0
     request: DraftRequest | None = None
-    chosen: Chosen | None = None
+    draft: list[int] = field(default_factory=list)
     told: dict[tuple[int, ...], Chosen] = field(default_factory=dict)
-    expected: Chosen | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +146,13 @@ class Auto:
 
         One that was told and is being verified already is the draft, whatever would be chosen now.
         """
-        choices = self._settle(asked)
-        told = choices.expected
+        choices, told = self._settle(asked)
         if told is not None and told.token_ids == asked.request.verifying and told.planned <= asked.tokens:
-            choices.chosen = self._taken(asked, choices, told)
+            chosen = self._taken(asked, choices, told)
         else:
-            choices.chosen = await self._choose(asked, choices)
-        choices.request = asked.request
-        return choices.chosen
+            chosen = await self._choose(asked, choices)
+        choices.request, choices.draft = asked.request, chosen.token_ids
+        return chosen
 
     def suppose(self, asked: Asked, came: list[int]) -> Chosen | None:
         """What `draft` would choose if `came` came after the session's last call, of what is there: nothing is drawn.
@@ -282,20 +280,20 @@ class Auto:
             choices = asked.session.state[AUTO] = Choices(Yields(OTHERS_STRENGTH, self._yields))
         return choices
 
-    def _settle(self, asked: Asked) -> Choices:
-        """Judge what was proposed last by the tokens that have come since."""
+    def _settle(self, asked: Asked) -> tuple[Choices, Chosen | None]:
+        """Judge what was proposed last by the tokens that have come since; what was told to be drafted after these."""
         choices = self.choices(asked)
-        choices.expected = None
+        told: Chosen | None = None
         if asked.session.settle(AUTO) >= choices.at > 0:
             came = asked.ids[choices.at :]
-            choices.expected = choices.told.get(tuple(came))
+            told = choices.told.get(tuple(came))
             for proposal in choices.proposed:
                 choices.yields.observe(proposal.kind, proposal.token_ids, came)
                 if proposal.kind[0] == ModelDrafter.source:
                     self._was_right = proposal.token_ids[:1] == came[:1]
         choices.proposed, choices.at, choices.request = [], len(asked.ids), None
         choices.told = {}
-        return choices
+        return choices, told
 
     def proposals(self, asked: Asked, ahead: list[int]) -> list[Proposal]:
         """What the copying drafters would say after the context and `ahead`."""

@@ -56,7 +56,7 @@ class Foresight:
     ) -> list[tuple[int, ...]]:
         """What may come, each once: the whole draft and what a copy would say then; a place where another copy says
         something else; and what the model guesses. No more than that many of them."""
-        draft = choices.chosen.token_ids if choices.chosen is not None else []
+        draft = choices.draft
         likely: list[list[int]] = []
         if (asked := self._supposed(session, choices, request, draft)) is not None:
             likely += [[*draft, one.token_ids[0]] for one in self._auto.proposals(asked, [])]

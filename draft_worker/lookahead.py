@@ -23,6 +23,7 @@ from draft_worker.yields import Kind, Yields
 from protocol.errors import WireError
 from protocol.messages import Alternative, Candidate, DraftRequest, TopK
 from protocol.prepared import Prepared
+from serving.tasks import let_go
 from worker.session import Session
 
 if TYPE_CHECKING:
@@ -258,6 +259,7 @@ class Lookahead:
         looking.task = asyncio.get_running_loop().create_task(self._look(looking, looking.task, answered))
         self._tasks.add(looking.task)
         looking.task.add_done_callback(self._tasks.discard)
+        looking.task.add_done_callback(let_go)
 
     def drop(self, session: Session[Memory]) -> None:
         """The session is gone."""

@@ -152,8 +152,7 @@ class DraftService:
             return response
 
         with self.serving():
-            call = await self.sessions.start(request, work)
-            response: DraftResponse = await self.sessions.result(call)
+            response: DraftResponse = await self.sessions.result(await self.sessions.start(request, work))
             return response
 
     def serving(self) -> AbstractContextManager[None]:

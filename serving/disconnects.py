@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.types import Receive
+
+from serving.tasks import let_go
 
 T = TypeVar("T")
 
@@ -25,7 +27,7 @@ async def until_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
     The request's body must have been read: what comes after it is the disconnect.
     """
     task = asyncio.ensure_future(work)
-    task.add_done_callback(_retrieve)
+    task.add_done_callback(let_go)
     gone = asyncio.ensure_future(_disconnect(receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -37,12 +39,7 @@ async def until_client_leaves(receive: Receive, work: Awaitable[T]) -> T:
         if not task.done():
             task.cancel()
             await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
-
-
-def _retrieve(task: asyncio.Future[Any]) -> None:
-    """asyncio logs exceptions that are never retrieved, such as StaleRound for a client that left."""
-    if not task.cancelled():
-        task.exception()
+        del task  # an error's traceback has this frame, and the task has the error: a cycle
 
 
 async def _disconnect(receive: Receive) -> None:

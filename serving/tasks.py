@@ -5,12 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _CANCEL_SECONDS = 5.0
+
+
+def let_go(task: asyncio.Future[Any]) -> None:
+    """A done callback for a task whose outcome nobody may ask for.
+
+    asyncio logs an exception that nobody has asked for. The CancelledError of a cancelled task it keeps until somebody
+    does, with each frame that it went through and all that they hold; if they hold the task, until the garbage
+    collector comes.
+    """
+    if task.cancelled():
+        with suppress(asyncio.CancelledError):
+            task.result()
+    else:
+        task.exception()
 
 
 class TaskOwner:
@@ -47,5 +62,6 @@ class TaskOwner:
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
+        let_go(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("a background task failed", exc_info=task.exception())

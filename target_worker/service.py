@@ -55,11 +55,11 @@ class TargetService:
             self._note(request, session, context_tokens, response)
             return response
 
-        if request.follows is not None:
-            call = self.sessions.follow(request, request.follows, work)
-        else:
-            call = await self.sessions.start(request, work)
-        response: VerifyResponse = await self.sessions.result(call)
+        response: VerifyResponse = await self.sessions.result(
+            self.sessions.follow(request, request.follows, work)
+            if request.follows is not None
+            else await self.sessions.start(request, work)
+        )
         return response
 
     async def check_grammar(self, request: GrammarCheckRequest) -> GrammarCheckResponse:
@@ -89,7 +89,7 @@ class TargetService:
 
         call = await self.sessions.start(request, work, takes_over=True)
         call.waiters += 1
-        call.task.add_done_callback(lambda task: rounds.close(call.error()))
+        call.tell(rounds.close)
         context_tokens = request.context.start + len(request.context.token_ids)
         try:
             while True:
@@ -105,6 +105,7 @@ class TargetService:
                 yield response
         finally:
             self.sessions.leave(call)
+            del call  # an error's traceback has this frame, and the call has the error: a cycle
 
     def _followed(self, request: VerifyRequest, session: Session[None]) -> tuple[VerifyRequest, int]:
         """The verification that goes on from the verdict before, and whose alternative that is. Raises NotFollowed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,12 +38,20 @@ class Call:
         self.ended_by = error
         self.task.cancel()
 
+    def cancelled_by(self) -> WireError:
+        """Why it was cancelled."""
+        return self.ended_by or EngineFailure("the call was cancelled")
+
     def error(self) -> WireError | None:
         """The error with which the finished call ended; None if it succeeded."""
         if self.task.cancelled():
-            return self.ended_by or EngineFailure("the call was cancelled")
+            return self.cancelled_by()
         error = self.task.exception()
         return error if isinstance(error, WireError) or error is None else EngineFailure("the engine failed")
+
+    def tell(self, ended: Callable[[WireError | None], None]) -> None:
+        """Have `ended` called with its `error` once it has finished."""
+        self.task.add_done_callback(lambda task: ended(self.error()))
 
 
 def same_question(one: SequenceRequest, other: SequenceRequest) -> bool:

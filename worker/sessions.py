@@ -24,6 +24,7 @@ from protocol.errors import (
     WireError,
 )
 from protocol.messages import SequenceRequest
+from serving.tasks import let_go
 from worker.calls import Call, same_question
 from worker.session import Session
 
@@ -136,8 +137,7 @@ class SessionTable(Generic[S]):
             self._calls.discard(call)
             if call in session.held:
                 session.held.remove(call)
-            if not task.cancelled():
-                task.exception()  # retrieved here, or asyncio would log it if all waiters have left
+            let_go(task)
 
         task.add_done_callback(ended)
         return call
@@ -167,8 +167,7 @@ class SessionTable(Generic[S]):
             raise NotFollowed(f"round {follows} was not the session's last", "follows")
         session.held = [call for call in session.held if call.task is not asyncio.current_task()]
         session.latest_round = request.round
-        call = self._begin(session, request, work)
-        return await self.result(call)
+        return await self.result(self._begin(session, request, work))
 
     async def result(self, call: Call) -> Any:
         """The call's answer. Cancelling the last that waits for it cancels the call. Raises what the work raises.
@@ -176,15 +175,15 @@ class SessionTable(Generic[S]):
         If the call was cancelled and the caller was not, a WireError gives the reason.
         """
         call.waiters += 1
-        waiter = asyncio.current_task()
         try:
             return await asyncio.shield(call.task)
         except asyncio.CancelledError:
-            if call.task.cancelled() and waiter is not None and not waiter.cancelling() and (error := call.error()):
-                raise error from None
+            if call.task.cancelled() and not _is_cancelled():
+                raise call.cancelled_by() from None
             raise
         finally:
             self.leave(call)
+            del call  # an error's traceback has this frame, and the call has the error: a cycle
 
     def leave(self, call: Call) -> None:
         """A waiter leaves; the last to leave cancels the call."""
@@ -247,8 +246,7 @@ class SessionTable(Generic[S]):
             self._calls.discard(call)
             session.call = None
             session.used = time.monotonic()
-            if not task.cancelled():
-                task.exception()  # Retrieved here, or asyncio would log it if all waiters have left.
+            let_go(task)
             abandoned = task.cancelled() and call.ended_by is None and len(session.ids) == length
             session.answered |= not abandoned
             if session.key is not None and self._sessions.get(session.key) is session:
@@ -294,3 +292,9 @@ class SessionTable(Generic[S]):
             self._forget(self._sessions.pop(key))
             self.evictions += 1
             excess = len(self._sessions) > self._max_sessions or self.tokens > self._max_tokens
+
+
+def _is_cancelled() -> bool:
+    """Whether who runs this is being cancelled itself."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

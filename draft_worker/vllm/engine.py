@@ -89,6 +89,9 @@ class VllmDrafter:
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait({task})
             self._ahead.discard(task)
-        if task.cancelled():
-            raise QueueFull("there is other work")
-        task.result()
+        try:
+            task.result()
+        except asyncio.CancelledError:
+            raise QueueFull("there is other work") from None
+        finally:
+            del task  # an error's traceback has this frame, and the task has the error: a cycle

@@ -112,7 +112,8 @@ class GrammarCompiler:
             raise
         except GrammarError as error:
             with self._lock:
-                self._refused[key] = error
+                # Not `error` itself: its traceback will have every frame of the call that is refused.
+                self._refused[key] = GrammarError(error.message, error.field or "grammar.value")
                 if len(self._refused) > MAX_REFUSALS:
                     self._refused.popitem(last=False)
             raise

@@ -109,6 +109,7 @@ class EngineLoop:
                 run.cancelled = True
                 self.wake()
                 await _ended(run.future)
+            del run  # an error's traceback has this frame, and the run's future has the error: a cycle
 
     def disown(self, owner: int) -> None:
         """The session with this serial is gone: its slot is free for others."""
@@ -262,7 +263,7 @@ class EngineLoop:
         except StopIteration as stop:
             self._end(run, result=stop.value)
         except WireError as error:
-            self._end(run, error)
+            self._end(run, error.with_traceback(None))  # else it would have this frame, and the run its future
         except Exception:
             logger.exception("a job failed")
             self._end(run, EngineFailure("the engine could not serve this request"))

@@ -60,8 +60,8 @@ class PromptBudget:
         Where tokens cost much and passes little (few cores; a GPU that is full), a pass for all would end no sooner for
         anybody than one for each in turn, and all of them would draft at the same time, the target idle meanwhile.
         """
-        per_token = self.passes.per_token
-        return _ENOUGH * self.passes.fixed / per_token if per_token > 0.0 else math.inf
+        fixed, per_token = self.passes.fixed, self.passes.per_token
+        return _ENOUGH * fixed / per_token if self.passes.known and per_token > 0.0 else math.inf
 
     def record(self, seconds: float, short_tokens: int, prompt_tokens: int) -> None:
         """One pass: how long it took, and what was in it."""

@@ -87,6 +87,8 @@ class Returns:
         these are spared a pass of their own, all but what their tokens take: `fixed`. And afterwards all come back
         together: their rounds take a pass and what they are `away`, those of two groups that take turns two passes.
         """
+        if not self._passes.known:
+            return 0.0
         fixed, per_token = self._passes.fixed, self._passes.per_token
         self._waiting_since = now if self._waiting_since is None else self._waiting_since
         left = self._waiting_since + fixed - now  # however estimates turn out, a pass waits no longer than it takes

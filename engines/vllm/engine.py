@@ -108,7 +108,7 @@ class VllmEngine:
             self.calls -= 1
         if task[0].cancelled():
             raise NotReady("the worker is shutting down")
-        return task[0].result()
+        return task.pop().result()  # left in this frame it would be part of a cycle with its error's traceback
 
     async def ask(self, ids: list[int], params: Any, salt: str | None = None) -> Answer:
         """One request's whole answer. On the engine's loop. Raises BadRequest, QueueFull and EngineFailure."""

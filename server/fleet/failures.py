@@ -81,6 +81,10 @@ class Refused(WorkerFailure):
         super().__init__("refused", error.message)
         self.error = error
 
+    def refusal(self) -> WireError:
+        """The reason, to be raised. Not `error` itself: it would have this as its cause, which has it, a cycle."""
+        return type(self.error)(self.error.message, self.error.field)
+
 
 def failure_of(status: int, detail: ErrorDetail, where: str = "", retry_after: float = 1.0) -> WorkerFailure:
     """What a worker's error means to its caller; `where` names the call, `retry_after` is what the worker asked for."""

@@ -286,8 +286,9 @@ class TargetSide:
     async def _recover(self, session: WorkerSession, failure: WorkerFailure) -> None:
         """Prepare to repeat the call, or raise the error that the client gets."""
         if isinstance(failure, Refused):
-            raise failure.error from failure
-        self._recovery.failures.append(failure)
+            raise failure.refusal() from failure
+        # Its traceback has frames of this request, which keeps it: a cycle.
+        self._recovery.failures.append(failure.with_traceback(None))
         if isinstance(failure, SessionLost):
             self._context.metrics.resends.labels("target", failure.reason).inc()
             session.forget()

@@ -404,8 +404,8 @@ async def test_a_tree_is_committed_along_one_path_and_may_follow_a_long_context(
 async def test_where_tokens_are_what_a_pass_takes_each_that_comes_has_one_of_its_own() -> None:
     """In the order they came, beside what goes on; where passes cost, all share one."""
     for seconds, expected in (
-        ({1: 0.01, 2: 0.02, 4: 0.04}, [[1], [1, 3], [1, 4], [1, 5]]),
-        ({1: 0.04, 2: 0.04, 4: 0.041}, [[1], [1, 3, 4, 5]]),
+        ({1: 0.01, 2: 0.02, 4: 0.04, 8: 0.08}, [[1], [1, 3], [1, 4], [1, 5]]),
+        ({1: 0.04, 2: 0.04, 4: 0.041, 8: 0.042}, [[1], [1, 3, 4, 5]]),
     ):
         runner = FakeRunner(8)
         async with running(runner, step_seconds=seconds) as loop:
