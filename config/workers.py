@@ -138,6 +138,9 @@ class TargetWorkerConfig(WorkerConfig):
         default="deterministic", description="what the worker recommends to gateways; each request names its own"
     )
     verbose: bool = Field(default=False, description="log the decision on every drafted token, its id included")
+    cuda_graphs: bool = Field(
+        default=True, description="on CUDA, the torch engine launches a pass of up to 512 tokens as one graph"
+    )
     max_candidates: int = Field(
         default=MAX_CANDIDATES, ge=1, le=MAX_CANDIDATES, description="most candidates a verification takes"
     )

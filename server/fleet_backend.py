@@ -27,7 +27,8 @@ from server.fleet.pool import Pool
 from server.fleet.transport import Transport
 from server.fleet.worker import Role, Worker
 from server.rounds.adaptive.lookahead import SharedLookahead
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.rounds.adaptive.pair import PairState
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner
 from server.rounds.adaptive.round import Planner
 from server.rounds.context import RequestContext
 from server.rounds.draft_side import DraftSide

@@ -17,7 +17,8 @@ from config.workers import DraftWorkerConfig, TargetWorkerConfig
 from draft_worker.app import create_app as create_draft_app
 from engines.bundled import bundled_gguf
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.rounds.adaptive.pair import PairState
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner
 from server.rounds.adaptive.round import Planner, RoundOutcome, RoundPlan, Times
 from target_worker.app import create_app as create_target_app
 from testing.fakes.runner import FakeRunner

@@ -18,6 +18,9 @@ from worker.metrics import WorkerMetrics
 
 logger = logging.getLogger(__name__)
 
+_ORDINARY = frozenset({409, 499})
+"""What calls between workers and gateways end with where nothing is wrong: a session that is elsewhere, a verification
+whose draft did not come true, a caller that has gone."""
 PROTECTED = "/v1/"
 """Paths with these prefixes need the token."""
 
@@ -76,7 +79,8 @@ class Guard:
         finally:
             path = served("other")
             if scope["path"].startswith(PROTECTED) and status >= 400:  # successful calls are in the session's one line
-                logger.warning("call refused", extra={"endpoint": path, "status": status})
+                level = logging.INFO if status in _ORDINARY else logging.WARNING
+                logger.log(level, "call refused", extra={"endpoint": path, "status": status})
             self._metrics.requests.labels(path, str(status)).inc()
             self._metrics.request_seconds.labels(path).observe(time.perf_counter() - began)
 

@@ -13,7 +13,8 @@ class GraphPool:
     """Captures functions of no arguments that work on tensors which stay where they are.
 
     All share one pool of memory for what they compute on the way, so that together they need what the largest needs:
-    results are to be copied to tensors made outside, and no two may run at a time.
+    results are to be copied to tensors made outside, and no two may run at a time. A graph keeps nothing alive: whoever
+    captures a function has to hold on to the tensors that it reads.
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from engines.runtime.rows import Row, check_path, check_rows
 from engines.torch.attention import ATTENTION_NAME, PASS_ARGUMENT, AttentionPass, ShapeProbe, UnsupportedAttention
 from engines.torch.batch import Batch, BatchBuilder
+from engines.torch.graph_passes import GraphPasses
 from engines.torch.kv_cache import SPARE, CacheShape, KeyValueCache, LayerShape
 from engines.torch.long_rope import LongRope
 from engines.torch.padding import Padding
@@ -35,9 +36,10 @@ class Runner:
     """A ModelRunner (engines/runtime/runner.py): a transformers causal language model over `num_slots` sequences.
 
     The model is changed in place. `slot_length` is the most tokens a sequence may have. Not for use from several
-    threads at once. `short_passes`, if set, makes the passes that it takes. With `batch_invariant` a token's logits
-    have the same bits whatever pass computed them, where the process's environment and the model allow it
-    (engines.torch.batch_invariant prepares the model, finds the padding and checks). `spare` as of kv_cache.Stretch.
+    threads at once. `short_passes` and `graph_passes`, if set, make the passes that they take. With `batch_invariant`
+    a token's logits have the same bits whatever pass computed them, where the process's environment and the model
+    allow it (engines.torch.batch_invariant prepares the model, finds the padding and checks). `spare` as of
+    kv_cache.Stretch.
 
     Raises:
         UnsupportedAttention: if the model's attention is not plain causal attention.
@@ -76,6 +78,7 @@ class Runner:
         self._long_rope = LongRope(self._forward, first, num_slots) if first is not None and changes else None
         self._windows = Windows(self._forward, self.cache, shape.stretch) if shape.stretch is not None else None
         self.short_passes: ShortPasses | None = None
+        self.graph_passes: GraphPasses | None = None
         self.attends_at_once = self.device.type == "cuda" and not batch_invariant and self.takes_chains
         """Whether attention over several sequences takes the same few kernels a layer as over one. One after the
         other, 28 layers over eight of them launch some thousand kernels, which takes longer than their work."""
@@ -127,8 +130,10 @@ class Runner:
             return [empty for _ in rows]
         if self.short_passes is not None and self.short_passes.takes(rows):
             return self.short_passes.forward(rows)
+        if self.graph_passes is not None and self.graph_passes.takes(rows):
+            return self.graph_passes.forward(rows)
         batch = self._builder.build(rows, reach)
-        logits = self._run(batch.input_ids, batch.position_ids, batch.logits_index, self._attention(rows, batch))
+        logits = self.logits(batch.input_ids, batch.position_ids, batch.logits_index, self._attention(rows, batch))
         self._latest.update(dict.fromkeys(batch.trees, batch))
         return list(torch.split(logits[: sum(batch.kept)].float(), batch.kept))
 
@@ -219,7 +224,11 @@ class Runner:
         return self._vocab_size
 
     @torch.inference_mode()
-    def _run(self, input_ids: Tensor, position_ids: Tensor, logits_index: Tensor, attention: Any) -> Tensor:
+    def logits(self, input_ids: Tensor, position_ids: Tensor, logits_index: Tensor, attention: AttentionPass) -> Tensor:
+        """The model over flattened tokens, int64 [1, n] each → logits [r, vocab_size] after those at `logits_index`.
+
+        Which sequences they belong to, and where keys and values go, only `attention` knows.
+        """
         output = self.model(
             input_ids=input_ids,
             position_ids=position_ids,
@@ -234,7 +243,7 @@ class Runner:
         """Run one token to learn the layers' shapes and windows; refuse what this attention can't serve."""
         probe = ShapeProbe(self.slot_length)
         token = torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        logits = self._run(token, token, token[0], probe)
+        logits = self.logits(token, token, token[0], probe)
         self._vocab_size = logits.shape[-1]
         text = self.model.config.get_text_config()
         layers = attention_layers(self.model.config)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from config.workers import LONGEST_DEFAULT_CONTEXT, DraftWorkerConfig, WorkerConfig
+from config.workers import LONGEST_DEFAULT_CONTEXT, DraftWorkerConfig, TargetWorkerConfig, WorkerConfig
 from engines.generation_config import read_generation_config
 from engines.models import ModelFiles, resolve_model
 from engines.running_model import OnPass
@@ -18,6 +18,7 @@ from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids,
 from engines.torch.chains import ChainRunner
 from engines.torch.configuration import read_config
 from engines.torch.fused_linear import fuse_siblings
+from engines.torch.graph_passes import capture_passes
 from engines.torch.int8_linear import Int8Linear
 from engines.torch.loader import load_runner, runner_fingerprint
 from engines.torch.runner import Runner
@@ -58,6 +59,13 @@ def load_engine(
         prefill_chunk_tokens=config.prefill_chunk_tokens,
         allow_pickle_weights=config.allow_pickle_weights,
     )
+    how = _chains(config, runner)
+    if runner.device.type == "cuda":
+        if how != "none":
+            fuse_siblings(runner.model)
+        if _captures_passes(config, runner):
+            progress(f"capturing passes of {files.id}")
+            runner.graph_passes = capture_passes(runner, files.id)
     stops = stop_token_ids(tokenizer, runner.model.config, runner.model.generation_config)
     model = LoadedModel(
         id=files.id,
@@ -75,7 +83,6 @@ def load_engine(
     )
 
     def chains() -> Chains | None:
-        how = _chains(config, runner)
         if how == "none":
             return None
         if runner.short_passes is not None:
@@ -105,9 +112,15 @@ def _chains(config: WorkerConfig, runner: Runner) -> Literal["none", "plain", "c
     return "compiled" if on_cuda and config.compile else "plain"
 
 
+def _captures_passes(config: WorkerConfig, runner: Runner) -> bool:
+    """A draft worker's passes are chains, and trees that are prepared ahead, which no graph takes: what a graph takes
+    would only make it believe that trees are quick."""
+    if not isinstance(config, TargetWorkerConfig) or not config.cuda_graphs:
+        return False
+    return runner.takes_chains and not runner.batch_invariant
+
+
 def _capture(runner: Runner, model_id: str, *, compiled: bool) -> ChainRunner | None:
-    if runner.device.type == "cuda":
-        fuse_siblings(runner.model)
     try:
         return ChainRunner(runner, compiled=compiled)
     except Exception as error:  # noqa: BLE001 - whatever can't be captured: tokens are then drawn one by one

@@ -180,9 +180,8 @@ class RoundLoop:
             ahead = self._ahead(speculating, plan)
             seconds = speculating.draft_seconds(self._target.step_times, asked)
             ahead = replace(ahead, most=0) if ahead is not None else None  # what is verified is what was sent
-            most, verifying = (
-                (max(asked, plan.draft_tokens), candidate.token_ids) if told is not None else (asked, None)
-            )
+            most = max(asked, plan.draft_tokens) if told is not None else asked
+            verifying = candidate.token_ids if told is not None else None
             prices = self._prices(replace(plan, draft_tokens=most))
             draft_again = drafts.draft(most, 1, self._remaining, seconds, prices, ahead, verifying)
             drafting = self._context.background.start(draft_again)
@@ -311,6 +310,7 @@ class RoundLoop:
                 lookahead=lookahead,
                 looked_ahead=self._looked_ahead,
                 prepared=draft.prepared,
+                asked_at=time.perf_counter() - seconds - draft.seconds,
                 drawn=draft.drawn,
             )
             drafting = times.of(self._looked_ahead)

@@ -8,7 +8,9 @@ from server.fleet.times import StepTimes
 from server.rounds.adaptive.round import Planner, Times
 from server.rounds.draft_side import DraftSide
 
-_PATIENT_SLACK, _SLACK = 0.5, 0.1
+_PATIENT_SLACK, _SLACK = 0.5, 0.3
+"""Seconds to wait beyond what drafts take. One that fails costs its session and what the worker has read, and after a
+few the worker is left alone for a second: more than to wait for a moment."""
 _FIRST_DRAFT_SECONDS = 1.0
 
 

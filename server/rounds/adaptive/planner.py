@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from server.fleet.times import Average
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
 from server.rounds.adaptive.depth import Depth
-from server.rounds.adaptive.foreseen import Foreseen
-from server.rounds.adaptive.lookahead import SharedLookahead
+from server.rounds.adaptive.pair import FIRST_INTERVAL, Pace, PairState
 from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
-from server.rounds.adaptive.turns import Turns
 
-# Credit: tokens of plain decoding, that is, the time they take.
-_FIRST_CREDIT = 12.0
-_MOST_CREDIT = 16.0
-_LEAST_CREDIT = -4.0
 _CREDIT_A_TOKEN = 0.02
+"""Earned by a token of plain decoding."""
 # Tokens of plain decoding between tries: if better acceptance would make speculation pay, and if it would not.
-_FIRST_INTERVAL = 16
 _LONGEST_INTERVAL = 64
 _LONGEST_HOPELESS_INTERVAL = 512
 # Plain decoding is the baseline: measured at first, and again after this many rounds without it.
@@ -28,7 +21,6 @@ _PLAIN_SAMPLE = 4
 _ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
 _HYSTERESIS = 1.03
-_PRIOR_ROUNDS = 6.0
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
 _LONGEST_WHERE_OTHERS_PAY = 8
@@ -38,66 +30,6 @@ _WITH_ANOTHER_STREAM = 2.0
 _SPENT_ON_ASKING = 0.1
 _SPENT_IN_VAIN = 0.02
 """Shares of plain decoding's time that go to asking a worker that has nothing: at first, and in the end at most."""
-
-
-class Pace:
-    """What a token took in rounds whose drafts the worker chose, against plain decoding at the time; older ones fade.
-
-    In tokens of plain decoding, not in seconds: rounds on a machine that was busy must not look slow on one that is
-    free. `prior` counts as much as six rounds.
-    """
-
-    def __init__(self, fading: float, prior: Pace | None = None) -> None:
-        self._fading = fading
-        self._prior = prior
-        self._rounds = self._tokens = self._took = 0.0
-
-    def observe(self, tokens: int, took: float) -> None:
-        """A round that brought `tokens`, in the time that `took` tokens take plain decoding."""
-        if self._prior is not None:
-            self._prior.observe(tokens, took)
-        self._rounds = self._rounds * self._fading + 1.0
-        self._tokens = self._tokens * self._fading + tokens
-        self._took = self._took * self._fading + took
-
-    def a_token(self) -> float:
-        """0.5 while nothing is known; from 1 on plain decoding is as fast."""
-        prior = self._prior
-        if prior is None or not prior._rounds:
-            return (self._took + _PRIOR_ROUNDS) / (self._tokens + 2.0 * _PRIOR_ROUNDS)
-        weight = _PRIOR_ROUNDS / prior._rounds
-        return (self._took + weight * prior._took) / (self._tokens + weight * prior._tokens)
-
-
-@dataclass(slots=True)
-class PairState:
-    """What is known about a drafter with a target, carried across requests.
-
-    `credit` is what speculation has earned over plain decoding and may lose again (it also earns 2% of what is decoded
-    plainly, which pays for trying again). It bounds the loss whatever the model of times and acceptance believes.
-    """
-
-    acceptance: Acceptance = field(default_factory=lambda: Acceptance(fading=0.995, strength=2.0))
-    credit: float = _FIRST_CREDIT
-    interval: int = _FIRST_INTERVAL
-    losses: Average = field(default_factory=lambda: Average(0.1))
-    candidates: dict[int, CandidateCount] = field(default_factory=dict)
-    """By the N that a request asks for at most."""
-    branching: Average = field(default_factory=lambda: Average(0.1))
-    """Rows that a candidate beyond the first adds for each draft token."""
-
-    chosen: Average = field(default_factory=lambda: Average(0.1))
-    """How long the drafts are that the worker chooses."""
-    pace: Pace = field(default_factory=lambda: Pace(0.98))
-    lookahead: SharedLookahead = field(default_factory=SharedLookahead)
-    depth: Depth = field(default_factory=Depth)
-    several: Turns = field(default_factory=lambda: Turns(current=True, rest=128))
-    """Whether more than one verification is in flight where `depth` has it."""
-    foreseen: Foreseen = field(default_factory=Foreseen)
-
-    def earn(self, tokens: float) -> None:
-        """Book the gain of speculation over plain decoding, in tokens of plain decoding; a loss is negative."""
-        self.credit = min(max(self.credit + tokens, _LEAST_CREDIT), _MOST_CREDIT)
 
 
 class FixedPlanner:
@@ -151,7 +83,7 @@ class AdaptivePlanner:
         self._candidates = pair.candidates.setdefault(num_candidates, CandidateCount(num_candidates))
         self._acceptance = Acceptance(fading=0.95, strength=6.0, prior=pair.acceptance)
         self._interval = _FIRST_ASKING_INTERVAL
-        self._until_try = min(pair.interval, 2 * _FIRST_INTERVAL)
+        self._until_try = min(pair.interval, 2 * FIRST_INTERVAL)
         self._trying = False
         self._promising = False
         self._longest = _LONGEST_INTERVAL
@@ -226,6 +158,8 @@ class AdaptivePlanner:
             several = self._depth > 2
             if min(self._depth, self._depth_before) > 1 and several == (self._depth_before > 2):
                 pair.several.observe(several, asked, accepted, seconds, outcome.drawn)
+        if outcome.draft_failed and not pair.is_new_failure(outcome):
+            return
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
         if self._chooses:
             # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier
@@ -243,7 +177,7 @@ class AdaptivePlanner:
                 self._observe_foreseen(outcome, times)
         self._promising = outcome.accepted >= outcome.asked
         if not self._trying:
-            pair.interval = _FIRST_INTERVAL
+            pair.interval = FIRST_INTERVAL
             self._until_try = 0
         elif not self._promising:
             pair.interval = min(2 * pair.interval, self._longest)
@@ -272,7 +206,7 @@ class AdaptivePlanner:
         wait = max(1.0, min(wait, lost / _SPENT_IN_VAIN, _LONGEST_INTERVAL))
         self._empty += 1
         if trying:
-            self._interval = min(2 * self._interval, _FIRST_INTERVAL)
+            self._interval = min(2 * self._interval, FIRST_INTERVAL)
             wait = max(wait, self._interval)
         self._until_try = int(wait)
 
@@ -305,7 +239,7 @@ class AdaptivePlanner:
             self._interval = _FIRST_ASKING_INTERVAL
         else:
             longest = _LONGEST_WHERE_OTHERS_PAY if self._pair.pace.a_token() < 1.0 else _LONGEST_INTERVAL
-            self._interval = min(2 * self._interval, longest if outcome.drafted else _FIRST_INTERVAL)
+            self._interval = min(2 * self._interval, longest if outcome.drafted else FIRST_INTERVAL)
         self._until_try = self._interval
 
     def _observe_candidates(self, outcome: RoundOutcome, times: Times) -> None:

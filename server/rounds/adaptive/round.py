@@ -48,6 +48,8 @@ class RoundOutcome:
     """Drafts were being prepared in the round before: this one's draft may have been ready."""
     prepared: int | None = 0
     """How many of its tokens were there when it was asked for; None: some, but how many is not to be told."""
+    asked_at: float | None = None
+    """When its draft was asked for, on a clock that all requests share; None: not known."""
     drawn: bool = True
     """A model drew its draft, or some of it."""
 

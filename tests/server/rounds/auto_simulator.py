@@ -25,7 +25,8 @@ from protocol.messages import Candidate, DraftRequest, DraftTimings
 from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.lookahead import SharedLookahead
-from server.rounds.adaptive.planner import AdaptivePlanner, PairState
+from server.rounds.adaptive.pair import PairState
+from server.rounds.adaptive.planner import AdaptivePlanner
 from server.rounds.adaptive.round import RoundOutcome, Times
 from worker.session import Session
 

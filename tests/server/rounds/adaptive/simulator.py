@@ -10,7 +10,8 @@ from basics.names import MAX_UNDER_WAY, OnOffAuto
 from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.lookahead import SharedLookahead
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.rounds.adaptive.pair import PairState
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner
 from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
 
 

@@ -13,7 +13,8 @@ from protocol.worker_info import StepTime
 from server.fleet.times import DraftTimes, StepTimes
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner, PairState
+from server.rounds.adaptive.pair import PairState
+from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner
 from server.rounds.adaptive.round import RoundOutcome, Times
 from tests.server.rounds.adaptive.simulator import World, adaptive, decode, speed_up
 
@@ -61,6 +62,20 @@ def test_a_good_draft_is_used_nearly_as_well_as_the_best_fixed_gamma(settings: d
     best = max(settled(settings, lambda count=count: FixedPlanner(count, 1)) for count in range(1, 9))
     assert best > 1.1
     assert settled(settings, adaptive) >= 0.9 * best
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_stall_that_eight_requests_share_is_one(together: bool) -> None:
+    """A draft worker that stands still for a moment fails them all, and is as good as ever after it."""
+    pair, world = PairState(), World(acceptance=lambda token: 0.8)
+    planners, times = [AdaptivePlanner(pair, 4, 8, 1) for _ in range(8)], world.times()
+    for planner in planners:
+        decode(world, planner, times, 64)
+    for number, planner in enumerate(planners):
+        asked_at = 10.0 + (0.01 * number if together else number)
+        planner.plan(times)
+        planner.observe(RoundOutcome(4, 1, 0, 0, 1, 0, 0.3, True, 0.03, 1, asked_at=asked_at), times)
+    assert all((planner.plan(times).draft_tokens > 0) is together for planner in planners)
 
 
 DEAR: dict[str, dict[str, Any]] = {
