@@ -99,9 +99,10 @@ class StepTimes:
     def prices(self, draft_tokens: int) -> list[float]:
         """Seconds of a token without a draft, and of rounds that verify 1, 2, … draft tokens.
 
-        Plain decoding is the first, not a verification of nothing: its tokens pay no round trips.
+        Plain decoding is the first, not a verification of nothing: its tokens pay no round trips. None takes longer
+        than what verifies more.
         """
-        return [self.plain(), *(self.verify(1 + count) for count in range(1, draft_tokens + 1))]
+        return _rising([self.plain(), *(self.verify(1 + count) for count in range(1, draft_tokens + 1))])
 
     def plain(self) -> float:
         """Seconds a token of plain decoding takes."""

@@ -132,6 +132,9 @@ class AdaptivePlanner:
         if seconds_a_token >= plain and num_candidates > 1:  # a single one may pay all the same
             num_candidates = 1
             draft_tokens, seconds_a_token = self._best(times, expected, num_candidates, ahead)
+        # A token of plain decoding takes no longer than a verification. If it seems to, it was measured beside fewer
+        # rows of others than there are now, and the worker's curve says too much of these.
+        plain = min(plain, times.steps.verify(1 + draft_tokens))
         pays = seconds_a_token < plain
         could_pay = self._could_pay(times, plain)
         self._trying = not pays
@@ -161,14 +164,13 @@ class AdaptivePlanner:
         if outcome.draft_failed and not pair.is_new_failure(outcome):
             return
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
+        # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier
+        # machine, and drafts that are wrong would look worth their time.
+        took = max(seconds / plain, 1.0 + outcome.draft_seconds / plain)
+        pair.earn(outcome.emitted - took)
         if self._chooses:
-            # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier
-            # machine, and drafts that are wrong would look worth their time.
-            took = max(seconds / plain, 1.0 + outcome.draft_seconds / plain)
-            pair.earn(outcome.emitted - took)
             self._observe_chosen(outcome, took)
             return
-        pair.earn(outcome.emitted - seconds / plain)
         if not outcome.draft_failed:
             pair.acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)
             self._acceptance.observe(outcome.asked, outcome.drafted, outcome.accepted)

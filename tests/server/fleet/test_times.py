@@ -76,6 +76,20 @@ def test_a_curve_that_others_disturbed_makes_no_rows_cheaper_than_fewer() -> Non
     assert times.verify(32) > 0.052
 
 
+def test_no_price_is_above_that_of_verifying_more() -> None:
+    """Plain decoding was measured beside few rows of others, verifications beside many: the curve says too much."""
+    times = StepTimes([StepTime(rows=1, seconds=0.03), StepTime(rows=64, seconds=0.66)])
+    for _ in range(8):
+        times.observe_plain(8, 0.035)
+        times.observe_verify(4, 32, 0.045, 0.045)
+    for _ in range(20):
+        times.observe_verify(4, 32, 0.045, 0.045)
+    assert times.plain() > 1.5 * times.verify(4)
+    prices = times.prices(3)
+    assert prices == sorted(prices)
+    assert prices[-1] == times.verify(4)
+
+
 def test_rounds_since_plain_decoding_are_counted() -> None:
     times = StepTimes(CURVE)
     times.observe_verify(1, 1, 0.03, 0.03)

@@ -36,6 +36,8 @@ class World:
     rescue: float = 0.0
     claimed_row: float | None = None
     others: int = 0
+    beside: int | None = None
+    """Rows of others in a verification's pass, if not as many as beside plain decoding: others draft too."""
     hit: float | None = None
     """How often a prepared draft fits what was emitted; None: the worker can't prepare drafts."""
     misses_beyond: float = 0.0
@@ -54,7 +56,11 @@ class World:
         return seconds * self.rng.uniform(1 - self.noise, 1 + self.noise)
 
     def verify(self, rows: int) -> float:
-        return self.step + self.per_row * (rows + self.others - 1)
+        return self.step + self.per_row * (rows + self.rows_beside - 1)
+
+    @property
+    def rows_beside(self) -> int:
+        return self.others if self.beside is None else self.beside
 
     def draft(self, plan: RoundPlan) -> float:
         per_token = self.per_token + (self.branching if plan.num_candidates > 1 else 0.0)
@@ -93,7 +99,7 @@ class World:
 
     @property
     def plain(self) -> float:
-        return self.verify(1)
+        return self.step + self.per_row * self.others
 
 
 @dataclass
@@ -200,10 +206,10 @@ def decode(
         if followed and flights.next is not None:
             sent = flights.next
             wall = max(now - way, sent + way) + engine + way - now
-            times.steps.observe_followed(rows, rows + world.others, engine)
+            times.steps.observe_followed(rows, rows + world.rows_beside, engine)
         else:
             wall = engine + world.round_trip
-            times.steps.observe_verify(rows, rows + world.others, engine, wall)
+            times.steps.observe_verify(rows, rows + world.rows_beside, engine, wall)
         late = followed and (plan.depth <= 2 or not whole)
         back = now + draft + wall
         flights.verdicts = [*flights.verdicts, now][1 - world.most :] if followed and whole else [now]

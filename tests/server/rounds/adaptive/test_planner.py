@@ -28,6 +28,13 @@ BAD: dict[str, dict[str, Any]] = {
     "stalling and wrong": {"acceptance": lambda token: 0.0, "stalls": lambda call: call % 10 == 0},
     "far away": {"acceptance": lambda token: 0.5, "round_trip": 0.06},
     "a curve that lies": {"acceptance": lambda token: 0.3, "per_row": 0.01, "claimed_row": 0.0},
+    "a curve that says too much of others' rows": {
+        "acceptance": lambda token: 0.05,
+        "per_row": 0.0005,
+        "claimed_row": 0.01,
+        "others": 7,
+        "beside": 28,
+    },
     "loaded": {"acceptance": lambda token: 0.2, "per_row": 0.005, "others": 40},
 }
 GOOD: dict[str, dict[str, Any]] = {
