@@ -43,7 +43,9 @@ def used(fleet: Any, outcome: str = "used") -> float:
 
 @pytest.fixture(autouse=True)
 def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the target were, however fast the machine is."""
+    """As if the target were, and drafts paid, however fast or busy the machine is."""
+    monkeypatch.setattr("server.rounds.adaptive.pair.Pace.a_token", lambda self: 0.5)
+    monkeypatch.setattr("server.rounds.adaptive.pair.PairState.earn", lambda self, tokens: None)
     monkeypatch.setattr("server.rounds.adaptive.depth._FAR", -1.0)
     monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", -1.0)
 
