@@ -98,14 +98,14 @@ class GatewayConfig(BaseModel):
     lookahead: OnOffAuto = Field(
         default="off",
         description="have draft workers that can do it prepare the next drafts while the target verifies; auto: where "
-        "it is measured to pay, in requests whose γ adapts",
+        "it is measured to pay, in requests whose γ adapts; on: always, but from three requests at a time on as auto",
     )
     verifications_in_flight: int = Field(
         default=2,
         ge=1,
         le=MAX_UNDER_WAY,
         description="with lookahead, and a target far away: the most under way at a time, as far as they pay, all but "
-        "one sent before the last verdict is back",
+        "one sent before the last verdict is back; with the drafter `auto` two",
     )
 
     # Limits: a request beyond one of them is refused before any work is done.

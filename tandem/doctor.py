@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from secrets import token_hex
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -244,8 +245,9 @@ def _try_prompts(
             "max_tokens": max_tokens,
             "temperature": 0,
         }
-        plain = gateway.generate({**body, "speculative": {"enabled": False}})
-        speculative = gateway.generate({**body, "speculative": held})
+        # With salts of their own: what was answered before, in an earlier run too, is copied for neither.
+        plain = gateway.generate({**body, "cache_salt": token_hex(8), "speculative": {"enabled": False}})
+        speculative = gateway.generate({**body, "cache_salt": token_hex(8), "speculative": held})
         gamma = int(speculative.speculative.get("num_spec_tokens") or draft_tokens or 1)
         yield _compare(kind, plain, speculative, gamma), gamma
 

@@ -57,7 +57,7 @@ class ProbedService:
     def __init__(self, name: str, url: str, token: str | None, timeout: float, verify: str | bool = True) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.name = name
-        self.url = url.rstrip("/")
+        self.url = url.rstrip("/").removesuffix("/v1")
         self._timeout = timeout
         self._client = httpx.Client(base_url=self.url, headers=headers, timeout=timeout, verify=verify, trust_env=False)
 
@@ -230,6 +230,10 @@ def _words(error: Exception) -> str:
         return "no answer in time"
     if isinstance(error, httpx.ConnectError):
         return "cannot be reached (is it running?)"
+    if isinstance(error, httpx.UnsupportedProtocol):
+        return "no address such as http://127.0.0.1:8000"
+    if isinstance(error, (ValueError, AttributeError)):
+        return "what answers there is no Tandem"
     return f"{type(error).__name__}: {error}"[:200]
 
 

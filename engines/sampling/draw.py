@@ -139,13 +139,21 @@ class TokenLogprobs:
     top_logprobs: Tensor
 
 
+def _normaliser(x: Tensor) -> Tensor:
+    """log Σ exp of each row, [R, 1]. On a CPU row by row: with several threads the sum over a row of many is split
+    otherwise, and what the API reports of a token would depend on the rows beside it."""
+    if x.device.type != "cpu":
+        return torch.logsumexp(x, dim=-1, keepdim=True)
+    return torch.cat([x.new_empty(0, 1), *(torch.logsumexp(row[None], dim=-1, keepdim=True) for row in x)])
+
+
 def token_logprobs(logits: Tensor, token_ids: Tensor, top: int) -> TokenLogprobs:
     """What the API reports for tokens int64 [R] given the model's own logits float [R, V]; `top` alternatives each.
 
     The rank counts tokens with a higher logit, so that tied tokens share the best of their ranks.
     """
     x = logits.float()
-    normaliser = torch.logsumexp(x, dim=-1, keepdim=True)
+    normaliser = _normaliser(x)
     chosen = x.gather(-1, token_ids[:, None])
     values, ids = first(x, min(top, x.shape[-1])) if top else (x[:, :0], token_ids[:, None][:, :0])
     return TokenLogprobs((chosen - normaliser)[:, 0], (x > chosen).sum(-1) + 1, ids, values - normaliser)

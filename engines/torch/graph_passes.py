@@ -1,6 +1,6 @@
 """Passes of a few tokens as CUDA graphs: on a GPU a verification's pass is launches rather than work.
 
-A 1.5B model's pass over one token or seventy is some thousand launches, 20 to 50 ms of Python, for about 3 ms of work.
+A 1.5B model's pass over one token or seventy is some thousand launches, 20 to 40 ms of Python, for about 4 ms of work.
 Here it is one: the same kernels over static buffers (its attention: engines/torch/slot_attention.py), captured once for
 each of a few numbers of tokens. Everything but the capture runs on CPU as well.
 """

@@ -37,6 +37,15 @@ def test_flags_win_over_variables_over_the_file_over_defaults(file: Path, monkey
     assert port_and_origin({"port": "3333"}) == (3333, "--port")
 
 
+@pytest.mark.parametrize("value", ["on", "off", "auto", "'on'"])
+def test_on_and_off_are_words_in_a_file(file: Path, value: str) -> None:
+    file.write_text(f"serve: {{lookahead: {value}, playground: off}}\ntarget: {{mmap: on, batch_invariant: true}}\n")
+    served = load("serve", ServeSettings, file=file).settings
+    assert (served.lookahead, served.playground) == (value.strip("'"), False)
+    target = load("target", TargetSettings, file=file).settings
+    assert (target.mmap, target.batch_invariant) == (True, True)
+
+
 def test_a_services_own_value_wins_over_the_shared_one(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def threads() -> tuple[int | None, int | None]:
         return (

@@ -134,6 +134,8 @@ class Fake:
         self.tokens_seen: set[str] = set()
         self.vocabularies_seen: set[str | None] = set()
         self.forgotten: list[str] = []
+        self.salts: list[str | None] = []
+        """Of the answers that were generated."""
 
 
 @contextmanager
@@ -168,6 +170,7 @@ def serving(fake: Fake) -> Iterator[str]:
                 status, answer = fake.answers[self.path]
                 self._send(status, json.dumps(answer).encode())
             else:
+                fake.salts.append(body.get("cache_salt"))
                 lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks(body)]
                 self._send(200, "".join([*lines, "data: [DONE]\n\n"]).encode())
 

@@ -83,6 +83,26 @@ def test_gamma_is_the_gateways_own_or_the_one_to_try(setup: Setup, capsys: pytes
     assert report["verdicts"]["code"]["draft_tokens"] == 3
 
 
+def test_nothing_that_was_answered_before_is_copied(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    """Else a second run would measure how well the first one's answers are remembered."""
+    for _ in range(2):
+        examine(capsys, setup.urls)
+    assert None not in setup.gateway.salts
+    assert len({*setup.gateway.salts}) == 12
+
+
+@pytest.mark.parametrize("ending", ["/v1", "/v1/", "/"])
+def test_the_address_may_be_that_of_the_api(setup: Setup, ending: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = examine(capsys, {**setup.urls, "url": setup.urls["url"] + ending})
+    assert code == 0
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:9400", "ftp://127.0.0.1"])
+def test_no_address(setup: Setup, address: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _, report = examine(capsys, {**setup.urls, "url": address})
+    assert "no address such as http://" in details(report)["gateway"][1]
+
+
 def test_its_sessions_are_freed(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     examine(capsys, setup.urls)
     assert len(setup.target.forgotten) == 5
@@ -185,6 +205,12 @@ def test_something_else_that_speaks_http(setup: Setup, capsys: pytest.CaptureFix
     code, report = examine(capsys, setup.urls)
     assert code == 1
     assert "/v1/model does not speak Tandem's wire" in details(report)["target"][1]
+
+
+def test_something_that_speaks_no_json(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    setup.gateway.answers |= {"/health": "<html>", "/ready": "<html>"}
+    _, report = examine(capsys, setup.urls)
+    assert "what answers there is no Tandem" in details(report)["gateway"][1]
 
 
 def test_the_report_for_people(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:

@@ -145,6 +145,21 @@ def test_api_logprobs_are_of_the_raw_logits() -> None:
     assert token_logprobs(logits, torch.tensor([2, 3]), top=9).top_ids.shape == (2, 4)
 
 
+def test_api_logprobs_do_not_depend_on_the_rows_beside() -> None:
+    logits = 4.0 * torch.randn(60, 49_152, generator=torch.Generator().manual_seed(2))
+    ids, threads = torch.zeros(60, dtype=torch.int64), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        together = token_logprobs(logits, ids, top=1)
+        for row in range(60):
+            alone = token_logprobs(logits[row : row + 1], ids[:1], top=1)
+            assert torch.equal(alone.logprob[0], together.logprob[row])
+            assert torch.equal(alone.top_logprobs[0], together.top_logprobs[row])
+    finally:
+        torch.set_num_threads(threads)
+    assert token_logprobs(logits[:0], ids[:0], top=1).logprob.shape == (0,)
+
+
 def test_logprobs_of_ids_outside_the_vocabulary() -> None:
     distribution = process(torch.zeros(2, 4), [sampling_row(), sampling_row(top_k=2)])
     assert distribution.logprob_of(torch.tensor([4, -1])).tolist() == [-math.inf, -math.inf]
