@@ -175,6 +175,8 @@ class TargetWorkerConfig(WorkerConfig):
     def _drafts_for_vllm(self) -> Self:
         if self.draft_workers and self.engine != "vllm":
             raise ValueError("draft_workers: needs engine vllm; other targets leave the rounds to the gateway")
+        if not self.cuda_graphs and self.engine in ("vllm", "llama_cpp"):
+            raise ValueError("cuda_graphs: needs engine torch; vLLM's own is enforce_eager in vllm_args")
         if self.gather_ms is not None and self.engine == "vllm":
             raise ValueError("gather_ms: vLLM's own is stream_interval, in tokens")
         if self.strategy == "threshold" and self.engine == "vllm":

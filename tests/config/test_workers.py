@@ -85,5 +85,10 @@ def test_tokens_are_gathered_by_vllms_own_setting_there() -> None:
     assert "stream_interval" in fault(TargetWorkerConfig, engine="vllm", gather_ms=20)
 
 
+def test_other_engines_have_graphs_of_their_own() -> None:
+    assert "enforce_eager" in fault(TargetWorkerConfig, engine="vllm", cuda_graphs=False)
+    assert "engine torch" in fault(TargetWorkerConfig, engine="llama_cpp", cuda_graphs=False)
+
+
 def test_an_unknown_setting_is_refused() -> None:
     assert fault(DraftWorkerConfig, lookup_min_ngrams=4).startswith("lookup_min_ngrams: ")
