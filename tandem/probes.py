@@ -72,7 +72,9 @@ class ProbedService:
         try:
             answer = self._client.get("/ready")
             return answer.status_code == 200, str(answer.json().get("detail", ""))
-        except (httpx.HTTPError, ValueError, AttributeError) as error:
+        except (ValueError, AttributeError):
+            raise Unreachable(f"{self.name} at {self.url}: what answers there is no Tandem") from None
+        except httpx.HTTPError as error:
             raise Unreachable(f"{self.name} at {self.url}: {_words(error)}") from None
 
     def told(self) -> Told:
@@ -232,8 +234,6 @@ def _words(error: Exception) -> str:
         return "cannot be reached (is it running?)"
     if isinstance(error, httpx.UnsupportedProtocol):
         return "no address such as http://127.0.0.1:8000"
-    if isinstance(error, (ValueError, AttributeError)):
-        return "what answers there is no Tandem"
     return f"{type(error).__name__}: {error}"[:200]
 
 
