@@ -17,8 +17,8 @@ MAX_TOKENS_PER_MESSAGE = 1_048_576
 MAX_LOGPROBS = 20
 MAX_ALTERNATIVES = 32
 MAX_TOKENIZER_BYTES = 128 * 2**20
-_ID_DIGITS = len(str(2**31))
 """The limit for a message that holds a tokenizer."""
+_ID_DIGITS = len(str(2**31))
 Q_SUM_TOLERANCE = 1e-4
 """How far the sum of a q may be from one: the error of float32 arithmetic on the draft's side."""
 

@@ -32,6 +32,13 @@ class Row:
         return replace(self, token_ids=[*self.token_ids, *token_ids])
 
 
+def flattened(rows: Sequence[Row]) -> tuple[list[int], list[int], list[int]]:
+    """Tokens, positions and slots of chains, one behind the other."""
+    tokens = [token for row in rows for token in row.token_ids]
+    positions = [row.start + i for row in rows for i in range(len(row.token_ids))]
+    return tokens, positions, [row.slot for row in rows for _ in row.token_ids]
+
+
 def depths(parents: Sequence[int]) -> list[int]:
     """Depth of every node of a tree, 0 for those that follow the context directly."""
     result: list[int] = []

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from engines.runtime.rows import Row
+from engines.runtime.rows import Row, flattened
 from engines.runtime.runner import ChainRow
 from engines.sampling.edits import is_edited
 from engines.sampling.process import Way, way_of
@@ -72,12 +72,10 @@ class ChainRunner:
         GPU busy; this is a few. Raises ValueError if a row does not fit (engines.runtime.rows.check_rows).
         """
         self._runner.check(rows)
-        tokens = [token for row in rows for token in row.token_ids]
-        positions = [row.start + i for row in rows for i in range(len(row.token_ids))]
-        slots = [row.slot for row in rows for _ in row.token_ids]
+        columns = flattened(rows)
         most = MAX_TAIL * self.max_sequences
-        for first in range(0, len(tokens), most):
-            context = [column[first : first + most] for column in (tokens, positions, slots)]
+        for first in range(0, len(columns[0]), most):
+            context = [column[first : first + most] for column in columns]
             size = next(size for size in self._heads if size[0] >= len(context[0]))
             self._buffers.fill_context(context, size[0])
             self._heads[size]()

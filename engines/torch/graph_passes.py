@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from engines.runtime.rows import Row
+from engines.runtime.rows import Row, flattened
 from engines.torch.graphs import GraphPool
 from engines.torch.slot_attention import StaticPass
 
@@ -65,12 +65,10 @@ class GraphPasses:
     @torch.inference_mode()
     def forward(self, rows: Sequence[Row]) -> list[Tensor]:
         """Logits as of Runner.forward, copies. Waits for the device, so that what a pass takes is seen here."""
-        tokens = [token for row in rows for token in row.token_ids]
-        slots = [row.slot for row in rows for _ in row.token_ids]
-        positions = [row.start + i for row in rows for i in range(len(row.token_ids))]
-        size = next(size for size in self._sizes if size >= len(tokens))
-        columns = [column + column[-1:] * (size - len(tokens)) for column in (tokens, slots, positions)]
-        self._inputs[:, :size].copy_(torch.tensor(columns))
+        columns = flattened(rows)
+        count = len(columns[0])
+        size = next(size for size in self._sizes if size >= count)
+        self._inputs[:, :size].copy_(torch.tensor([column + column[-1:] * (size - count) for column in columns]))
         self._passes[size]()
         found = []
         first = 0
@@ -84,7 +82,7 @@ class GraphPasses:
 
     def _pass(self, size: int) -> Callable[[], None]:
         runner, cache = self._runner, self._runner.cache
-        tokens, slots, positions = self._inputs[:, :size].unbind()
+        tokens, positions, slots = self._inputs[:, :size].unbind()
         logits, every = self._logits[:size], self._every[:size]
         attention = StaticPass(cache.keys, cache.values, slots, positions, cache.slot_length)
 
