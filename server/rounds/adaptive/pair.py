@@ -80,15 +80,15 @@ class PairState:
     """Whether more than one verification is in flight where `depth` has it."""
     foreseen: Foreseen = field(default_factory=Foreseen)
 
-    def is_new_failure(self, outcome: RoundOutcome) -> bool:
-        """Whether a draft failed, and not while another one did: what stalls a draft worker stalls all requests at
-        once, and is to be booked once."""
+    def failed_with_another(self, outcome: RoundOutcome) -> bool:
+        """Whether its draft failed while another one did: what stalls a draft worker stalls all requests at once, and
+        is to be booked once."""
         if not outcome.draft_failed or outcome.asked_at is None:
-            return outcome.draft_failed
-        if self.failed_until is not None and outcome.asked_at < self.failed_until:
             return False
+        if self.failed_until is not None and outcome.asked_at < self.failed_until:
+            return True
         self.failed_until = outcome.asked_at + outcome.draft_seconds
-        return True
+        return False
 
     def earn(self, tokens: float) -> None:
         """Book the gain of speculation over plain decoding, in tokens of plain decoding; a loss is negative."""

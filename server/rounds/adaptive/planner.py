@@ -161,7 +161,7 @@ class AdaptivePlanner:
             several = self._depth > 2
             if min(self._depth, self._depth_before) > 1 and several == (self._depth_before > 2):
                 pair.several.observe(several, asked, accepted, seconds, outcome.drawn)
-        if outcome.draft_failed and not pair.is_new_failure(outcome):
+        if pair.failed_with_another(outcome):
             return
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
         # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier
