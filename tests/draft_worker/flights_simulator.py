@@ -23,17 +23,13 @@ from draft_worker.foresight import Foresight
 from draft_worker.lookahead import Lookahead
 from draft_worker.outcomes import Ahead
 from engines.sampling import noise
-from engines.sampling.draw import draw
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
-from target_worker.strategies import STRATEGIES
-from target_worker.strategies.drafts import Target, pad_drafts
-from target_worker.strategies.probabilistic import pad_q
 from tests.draft_worker.test_auto_distribution import Shortened
 from tests.draft_worker.test_lookahead_distribution import _REQUEST, Counts
 from tests.engines.sampling.helpers import sampling_row
-from tests.target_worker.strategies.simulator import Models, g_test
+from tests.target_worker.strategies.simulator import Models, g_test, verified
 from worker.session import Session
 
 RUNS = 2_000
@@ -144,12 +140,7 @@ class Gateway:
                 nodes.append(node_of([*output, *candidate.token_ids[:place]]) if there else 0)
                 rows.append(self.rows[seed][min(len(output) + place, DEPTH)])
         distribution = self.both.target.rows(torch.tensor(nodes))
-        chains = [candidate.token_ids for candidate in drafts]
-        places = [list(range(i * width, i * width + len(chain) + 1)) for i, chain in enumerate(chains)]
-        asked = pad_drafts(chains, places, q=pad_q([candidate.q or [] for candidate in drafts]))
-        outcome = STRATEGIES["probabilistic"].verify(asked, Target(distribution, rows, draw(distribution, rows)))
-        ends = zip(outcome.num_accepted.tolist(), outcome.next_token.tolist(), strict=True)
-        return [[*chain[:accepted], own] for chain, (accepted, own) in zip(chains, ends, strict=True)]
+        return [emitted for _, emitted in verified(distribution, rows, drafts, width)]
 
 
 def simulate(gateway: Gateway, kind: type[Auto] = Auto) -> Tensor:

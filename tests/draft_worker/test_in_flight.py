@@ -16,11 +16,7 @@ from draft_worker import lookahead as lookahead_module
 from draft_worker.drafter import Asked, Memory
 from draft_worker.drafters.model import ModelDrafter
 from draft_worker.lookahead import Lookahead
-from engines.sampling.draw import draw
 from protocol.messages import Candidate
-from target_worker.strategies import STRATEGIES
-from target_worker.strategies.drafts import Target, pad_drafts
-from target_worker.strategies.probabilistic import pad_q
 from testing.fakes.runner import FakeRunner
 from testing.wire import async_test, pause
 from testing.worker_apps import STOP, Drafter, blended, drafter, target
@@ -35,7 +31,16 @@ from tests.draft_worker.test_lookahead_distribution import (
     pairs,
 )
 from tests.target_worker.strategies import simulator
-from tests.target_worker.strategies.simulator import DEPTH, MAX_GAMMA, TOKENS, VOCABULARY, Models, g_test, models
+from tests.target_worker.strategies.simulator import (
+    DEPTH,
+    MAX_GAMMA,
+    TOKENS,
+    VOCABULARY,
+    Models,
+    g_test,
+    models,
+    verified,
+)
 from worker.session import Session
 
 
@@ -57,12 +62,7 @@ class Gateway:
                 nodes.append(node_of(there))
                 rows.append(self.grid[seed][min(len(output) + place, DEPTH)])
         distribution = self.both.target.rows(torch.tensor(nodes))
-        chains = [candidate.token_ids for candidate in drafts]
-        places = [list(range(i * width, i * width + len(chain) + 1)) for i, chain in enumerate(chains)]
-        asked = pad_drafts(chains, places, q=pad_q([candidate.q or [] for candidate in drafts]))
-        outcome = STRATEGIES["probabilistic"].verify(asked, Target(distribution, rows, draw(distribution, rows)))
-        ends = zip(outcome.num_accepted.tolist(), outcome.next_token.tolist(), strict=True)
-        return [(accepted, [*chain[:accepted], own]) for chain, (accepted, own) in zip(chains, ends, strict=True)]
+        return verified(distribution, rows, drafts, width)
 
     def settle(
         self, alive: list[int], texts: list[list[int]], drafts: list[Candidate], ahead: set[int]

@@ -20,13 +20,18 @@ from draft_worker.engine import Drafted
 from draft_worker.lookahead import Known, Lookahead
 from draft_worker.outcomes import Ahead
 from engines.sampling import noise
-from engines.sampling.draw import draw
 from protocol.messages import Candidate, DraftRequest, DraftTimings, TopK
-from target_worker.strategies import STRATEGIES
-from target_worker.strategies.drafts import Target, pad_drafts
-from target_worker.strategies.probabilistic import pad_q
 from tests.target_worker.strategies import simulator
-from tests.target_worker.strategies.simulator import DEPTH, MAX_GAMMA, TOKENS, VOCABULARY, Models, g_test, models
+from tests.target_worker.strategies.simulator import (
+    DEPTH,
+    MAX_GAMMA,
+    TOKENS,
+    VOCABULARY,
+    Models,
+    g_test,
+    models,
+    verified,
+)
 from worker.session import Session
 
 RUNS = 2_000
@@ -178,13 +183,8 @@ def simulate(kind: type[Lookahead], both: Models) -> tuple[torch.Tensor, Counts,
                 nodes.append(node_of(there))
                 rows.append(grid[seed][min(len(output) + place, DEPTH)])
         distribution = both.target.rows(torch.tensor(nodes))
-        chains = [candidate.token_ids for candidate in drafts]
-        places = [list(range(i * width, i * width + len(chain) + 1)) for i, chain in enumerate(chains)]
-        asked = pad_drafts(chains, places, q=pad_q([candidate.q or [] for candidate in drafts]))
-        outcome = STRATEGIES["probabilistic"].verify(asked, Target(distribution, rows, draw(distribution, rows)))
-        ends = zip(outcome.num_accepted.tolist(), outcome.next_token.tolist(), strict=True)
-        for seed, chain, (accepted, own) in zip(alive, chains, ends, strict=True):
-            sessions[seed].emit([*chain[:accepted], own])
+        for seed, (_, emitted) in zip(alive, verified(distribution, rows, drafts, width), strict=True):
+            sessions[seed].emit(emitted)
 
     asyncio.run(run())
     cells = [node_of(s.ids[len(PROMPT) : len(PROMPT) + TOKENS]) - node_of([0] * TOKENS) for s in sessions]

@@ -19,8 +19,10 @@ from engines.sampling.distribution import Distribution
 from engines.sampling.draw import draw, draw_keyed
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
+from protocol.messages import Candidate
 from target_worker.strategies import STRATEGIES
-from target_worker.strategies.drafts import DraftDistributions, Drafts, Target
+from target_worker.strategies.drafts import DraftDistributions, Drafts, Target, pad_drafts
+from target_worker.strategies.probabilistic import pad_q
 from tests.engines.sampling.helpers import sampling_row
 
 VOCABULARY = 5
@@ -158,3 +160,18 @@ def g_test(counts: Tensor, expected: Tensor) -> float:
     observed, expected = observed[some], expected[some]
     g = 2 * torch.xlogy(observed, observed / expected).sum()
     return float(stats.chi2.sf(float(g), len(observed) - 1))
+
+
+def verified(
+    distribution: Distribution, rows: list[SamplingRow], drafts: list[Candidate], width: int
+) -> list[tuple[int, list[int]]]:
+    """What `probabilistic` makes of drafts: how many tokens of each are right, and the tokens emitted.
+
+    Of the target's distribution and rows each draft has `width`, for its places and those it does not fill.
+    """
+    chains = [candidate.token_ids for candidate in drafts]
+    places = [list(range(i * width, i * width + len(chain) + 1)) for i, chain in enumerate(chains)]
+    asked = pad_drafts(chains, places, q=pad_q([candidate.q or [] for candidate in drafts]))
+    outcome = STRATEGIES["probabilistic"].verify(asked, Target(distribution, rows, draw(distribution, rows)))
+    ends = zip(outcome.num_accepted.tolist(), outcome.next_token.tolist(), strict=True)
+    return [(accepted, [*chain[:accepted], own]) for chain, (accepted, own) in zip(chains, ends, strict=True)]
