@@ -173,13 +173,11 @@ async def test_guesses_from_drawing_are_those_of_a_pass_over_the_draft_and_spare
 @async_test
 async def test_a_hit_is_answered_without_a_pass() -> None:
     async with drafter() as worker:
-        first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=6))["candidates"][0]["token_ids"]
-        (bonus,) = (await worker.draft(ids=[*PROMPT, *first], sampling=GREEDY, session_id="o", draft_tokens=1))[
-            "candidates"
-        ][0]["token_ids"]
-        await prepared(worker)
+        whole = (await worker.draft(ids=PROMPT, sampling=GREEDY, session_id="w", draft_tokens=5))["candidates"][0]
+        await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=6)
+        await prepared(worker)  # another's call meanwhile would end it
         worker.runner.passes.clear()
-        ids = [*PROMPT, *first, bonus]
+        ids = [*PROMPT, *whole["token_ids"]]
         answer = await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY)
         assert (answer["source"], answer["parts"]) == ("cache", [{"source": "cache", "tokens": 4}])
         assert worker.runner.passes == []
