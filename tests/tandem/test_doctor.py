@@ -290,6 +290,9 @@ def test_the_gateways_lookahead_is_judged_and_not_the_doctors_settings(
     assert said.endswith("; the gateway's is off; `lookahead: auto` measures it")
     setup.gateway.answers["/metrics"] = page_of("auto")
     said = examine(capsys, setup.urls, lookahead=own)[1]["lookahead"]
+    assert said.endswith("; the gateway's is auto, not yet tried: it is measured in requests whose γ adapts")
+    setup.gateway.answers["/metrics"] = page_of("auto", 3)
+    said = examine(capsys, setup.urls, lookahead=own)[1]["lookahead"]
     assert said.endswith("; the gateway's is auto, which measures it in requests whose γ adapts")
 
 
