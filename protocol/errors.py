@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from pydantic import BaseModel
 
+_LONGEST_NAME = 40
+
+
+def shortened(name: str) -> str:
+    """A name in a message may be its sender's own (a key, an unknown field), and as long as the body allows."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+
 
 class ErrorDetail(BaseModel):
     """`field` is a dotted path into the request ("context.token_ids.3"), null if no single field is at fault."""

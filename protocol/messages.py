@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
+from protocol.errors import shortened
 
 PROTOCOL_VERSION = 1
 MAX_TOKENS_PER_MESSAGE = 1_048_576
@@ -76,8 +77,7 @@ class Sampling(Message):
     def _bias_keys_are_token_ids(self) -> Sampling:
         for key in self.logit_bias:
             if not (key.isascii() and key.isdigit() and len(key) <= _ID_DIGITS and int(key) < 2**31):
-                shown = key if len(key) <= 20 else f"{key[:20]}…"
-                raise ValueError(f"logit_bias key {shown!r} is not a token id")
+                raise ValueError(f"logit_bias key {shortened(key)!r} is not a token id")
         return self
 
 

@@ -101,7 +101,7 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
     draft = _look_at_worker(report, setup.draft) if setup.draft else None
     if setup.draft is None:
         report.add("draft", None, "no draft worker is configured: plain decoding")
-    before = setup.gateway.told()
+    before = after = setup.gateway.told()
     is_served = _look_at_gateway(report, setup.gateway, before)
     if target and draft and setup.draft:
         _compare_vocabularies(report, setup.target, setup.draft, target, draft)
@@ -117,12 +117,14 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
             name = target.vocabulary.fingerprint if target.vocabulary is not None else ""
             other = name if _translation(name, draft) is not None else None
             costs = _measure(report, setup.target, setup.draft, report.draft_tokens, other)
-            report.costs = replace(costs, hidden=_hidden_ms(before, setup.gateway.told()))
+            after = setup.gateway.told()
+            report.costs = replace(costs, hidden=_hidden_ms(before, after))
         except Unreachable as problem:
             report.add("timing", False, str(problem))
     if report.costs and draft:
         if draft.capabilities.lookahead:
-            report.lookahead = lookahead_verdict(report.costs, report.draft_tokens, before.lookahead)
+            tried = after.looked_ahead > 0.0
+            report.lookahead = lookahead_verdict(report.costs, report.draft_tokens, before.lookahead, tried)
         else:
             report.lookahead = f"lookahead is not to be had: {draft.id} on {draft.engine} prepares no drafts"
     copies = draft is not None and draft.engine == LOOKUP and draft.capabilities.chooses_ahead

@@ -130,21 +130,22 @@ def judge(costs: Costs, gains: Yield, draft_tokens: int) -> Payoff:
     )
 
 
-def lookahead_verdict(costs: Costs, draft_tokens: int, set_to: OnOffAuto | None = None) -> str:
+def lookahead_verdict(costs: Costs, draft_tokens: int, set_to: OnOffAuto | None = None, tried: bool = True) -> str:
     """Whether drafting while the target verifies pays (docs/lookahead.md): a sentence, with the reason if it does not.
 
     What is prepared takes a pass of the draft model over the draft, and then one for each of the γ tokens. `set_to` is
-    the gateway's own setting, if it tells.
+    the gateway's own setting, if it tells; `tried`: there it has been used in some round.
     """
     hidden, costs = costs.hidden, replace(costs, hidden=0.0)
     drafting, whole = costs.drafting(draft_tokens), costs.round(draft_tokens)
     room = costs.step(draft_tokens + 1) + costs.target_round_trip
     needed = (1 + draft_tokens) * costs.draft_token
     most = whole / (whole - drafting)
+    measures = "which measures it" if tried else "not yet tried: it is measured"
     now = {
         None: "",
         "off": "; the gateway's is off",
-        "auto": "; the gateway's is auto, which measures it in requests whose γ adapts",
+        "auto": f"; the gateway's is auto, {measures} in requests whose γ adapts",
         "on": f"; the gateway's is on, which hid {hidden:.1f} ms a round here",
     }[set_to]
     if most < _WORTH_HIDING:

@@ -79,14 +79,12 @@ class ProbedService:
 
     def told(self) -> Told:
         """Nothing of what cannot be read: gateways before there was lookahead say none of it."""
-        worker: str | None = None
         found: dict[str, Any] = {"looked_ahead": 0.0}
         try:
-            for family in text_string_to_metric_families(self.get("/metrics").text):
+            page = self.get("/metrics").text
+            for family in text_string_to_metric_families(page):
                 for sample in family.samples:
-                    if (named := re.fullmatch(r"tandem_(target|draft)_build_info", sample.name)) is not None:
-                        worker = named[1]
-                    elif sample.name == "tandem_lookahead_info":
+                    if sample.name == "tandem_lookahead_info":
                         found["lookahead"] = sample.labels["lookahead"]
                         found["verifications_in_flight"] = int(sample.labels["verifications_in_flight"])
                     elif sample.name == "tandem_lookahead_rounds_total":
@@ -95,7 +93,7 @@ class ProbedService:
                         found["hidden_seconds"] = sample.value
         except (Unreachable, ValueError, LookupError):
             return Told()
-        return Told(worker, **found)
+        return Told(worker_of(page), **found)
 
     def first_worker(self, role: Literal["target", "draft"]) -> str | None:
         """The address of the gateway's first worker of a role, as its /ready names it; None if it names none."""
@@ -225,6 +223,12 @@ class ProbedService:
             where = f"{self.name} at {self.url}: {answer.request.url.path}"
             wrong = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
             raise Unreachable(f"{where} does not speak Tandem's wire: {wrong}") from None
+
+
+def worker_of(page: str) -> str | None:
+    """The role of the worker whose /metrics this is; None if it is no worker's."""
+    named = re.search(r"^tandem_(target|draft)_build_info\b", page, re.MULTILINE)
+    return named[1] if named is not None else None
 
 
 def _words(error: Exception) -> str:

@@ -9,9 +9,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from basics.names import MAX_UNDER_WAY
+from basics.names import AUTO, MAX_UNDER_WAY
+from config.pairs import BUNDLED_DRAFT
 from testing.client import Answer, Client
-from testing.models import bundled, truncated
+from testing.models import bundled
 from testing.processes import Stack
 from testing.prompts import REPEAT, SHORT
 from testing.proxy import Proxy
@@ -27,11 +28,14 @@ FACTORS: dict[str, tuple[Any, ...]] = {
     "temperature": (0.0, 0.3, 0.7, 1.0, 1.5),
     "top_p": (1.0, 0.9),
     "penalties": (False, True),
-    "drafter": ("none", "lookup", "model", "scripted", "partly_right"),
+    "drafter": ("none", "lookup", "model", "scripted", "partly_right", AUTO),
     "draft_tokens": (1, 3, 8),
     "candidates": (1, 3),
     "adaptive": (False, True),
 }
+LOOKS_AHEAD = ("model", AUTO)
+AHEAD = {"prepared": "tandem_lookahead_tokens_total", "ahead": 'tandem_verifications_ahead_total{outcome="used"}'}
+"""Counters of the gateway: prepared tokens that were used, and verifications that were sent before the last verdict."""
 PENALTIES = {"presence_penalty": 0.4, "frequency_penalty": 0.3, "repetition_penalty": 1.1}
 
 
@@ -67,7 +71,8 @@ def covering_array(seed: int = 0) -> list[Cell]:
     """Cells in which every pair of values of every two factors occurs, chosen greedily; the same list for one seed.
 
     A cell without a drafter covers no pair with γ, N or adaptation, since they mean nothing there. `partly_right`,
-    whose drafts are the ones to be accepted, meets every γ with every N, fixed and adaptive.
+    whose drafts are the ones to be accepted, meets every γ with every N, fixed and adaptive; the drafters with
+    lookahead meet every γ with one candidate (several are never prepared), fixed and adaptive.
     """
     choose = random.Random(seed)
     uncovered = set().union(*(_pairs(dict(zip(FACTORS, v, strict=True))) for v in itertools.product(*FACTORS.values())))
@@ -79,8 +84,14 @@ def covering_array(seed: int = 0) -> list[Cell]:
         )
         uncovered -= _pairs(settings)
         cells.append(Cell(**settings))
-    for values in itertools.product(*(FACTORS[name] for name in _ONLY_WITH_DRAFTS)):
-        wanted = {"drafter": "partly_right", **dict(zip(_ONLY_WITH_DRAFTS, values, strict=True))}
+    shapes = [
+        {"drafter": drafter, **dict(zip(_ONLY_WITH_DRAFTS, values, strict=True))}
+        for drafter in ("partly_right", *LOOKS_AHEAD)
+        for values in itertools.product(*(FACTORS[name] for name in _ONLY_WITH_DRAFTS))
+    ]
+    for wanted in shapes:
+        if wanted["drafter"] in LOOKS_AHEAD and wanted["candidates"] > 1:
+            continue
         if not any(wanted.items() <= asdict(cell).items() for cell in cells):
             cells.append(Cell(**_complete(wanted, uncovered, choose)))
     return cells
@@ -103,7 +114,7 @@ def _pairs(settings: dict[str, Any]) -> set[Pair]:
     return set(itertools.combinations(named, 2))
 
 
-def drawn(cells: Sequence[Cell], count: int, seed: int = 34) -> list[Cell]:
+def drawn(cells: Sequence[Cell], count: int, seed: int = 9) -> list[Cell]:
     """A random selection of the cells, taking drafters in turn."""
     turns = dict.fromkeys(FACTORS["drafter"], 0)
     ranked: list[tuple[int, int]] = []
@@ -115,10 +126,11 @@ def drawn(cells: Sequence[Cell], count: int, seed: int = 34) -> list[Cell]:
 
 @contextmanager
 def running() -> Iterator[Services]:
-    """The bundled model in bitwise mode, and a gateway that has each drafter under its name in FACTORS.
+    """The bundled pair in bitwise mode, and a gateway that has each drafter under its name in FACTORS.
 
     It has `lookahead: on`, and the target is 20 ms away, so that verifications are in flight, several if that pays:
-    none of that may change the text of any cell.
+    none of that may change the text of any cell. Its draft worker's model is one that is often right: what is prepared
+    for a draft that never is, is never used.
     """
     model = bundled()
     with Stack() as stack, ExitStack() as links:
@@ -127,9 +139,9 @@ def running() -> Iterator[Services]:
             return links.enter_context(Proxy(url, 0.01)).url
 
         workers = {**BITWISE, "slots": 8, "context_length": 1024}
-        drafters = [name for name in FACTORS["drafter"] if name != "none"]
+        drafters = ["model", "lookup", "scripted", "partly_right"]  # the first is that of `auto`
         ahead = {"lookahead": "on", "verifications_in_flight": MAX_UNDER_WAY}
-        yield start(stack, model, truncated(model), drafters=drafters, worker_settings=workers, link=link, **ahead)
+        yield start(stack, model, BUNDLED_DRAFT, drafters=drafters, worker_settings=workers, link=link, **ahead)
 
 
 def ask(client: Client, cell: Cell, prompt: str, max_tokens: int) -> Answer:
@@ -164,7 +176,8 @@ def compare(
 ) -> dict[str, Any]:
     """One cell: what differed (nothing, ideally), and how much speculation there was."""
     differences: list[dict[str, str]] = []
-    found = {"differences": differences, "accepted": 0, "drafted": 0}
+    found: dict[str, Any] = {"differences": differences, "accepted": 0, "drafted": 0}
+    before = client.metrics()
     again = itertools.chain.from_iterable(itertools.repeat(prompts, TRIES))
     for number, prompt in enumerate(again):
         if number >= len(prompts) and (cell.drafter in ("none", "lookup") or not unproven_alone(cell, found)):
@@ -177,6 +190,8 @@ def compare(
             differences.append({"prompt": prompt, "expected": expected.text, "found": answer.text})
         found["accepted"] += (answer.speculation or {}).get("num_accepted_draft_tokens", 0)
         found["drafted"] += (answer.speculation or {}).get("num_draft_tokens", 0)
+        page = client.metrics()
+        found |= {name: int(page[counter] - before[counter]) for name, counter in AHEAD.items()}
     return found
 
 
@@ -186,6 +201,8 @@ def unproven_alone(cell: Cell, result: Mapping[str, Any]) -> str | None:
         return f"no token accepted: {cell.name}"
     if cell.drafter in ("model", "scripted") and not cell.adaptive and not result["drafted"]:
         return f"no token drafted: {cell.name}"
+    if cell.drafter == "model" and cell.candidates == 1 and not cell.adaptive and not result["prepared"]:
+        return f"no prepared token used: {cell.name}"
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
+from basics.names import MAX_UNDER_WAY
 from testing.client import ApiFailure, Client
 from testing.processes import Process, Stack
 from testing.prompts import SHORT
@@ -95,7 +96,8 @@ def soak(
         urls = [target.url for target in targets]
         if rtt_ms:
             urls = [links.enter_context(Proxy(url, rtt_ms / 2e3)).url for url in urls]
-        gateway = stack.gateway(urls, [drafts[1].url], draft_pools=pools, probe_interval_seconds=0.5, lookahead="on")
+        ahead: dict[str, Any] = {"lookahead": "on", "verifications_in_flight": MAX_UNDER_WAY}
+        gateway = stack.gateway(urls, [drafts[1].url], draft_pools=pools, probe_interval_seconds=0.5, **ahead)
         stack.wait_ready()
         with Client(gateway.url, timeout=HUNG_SECONDS) as client, ThreadPoolExecutor(streams + 1) as pool:
             expected = _expected(client, tokens)

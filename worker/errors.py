@@ -5,9 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from protocol.errors import WireError
-
-_LONGEST_NAME = 40
+from protocol.errors import WireError, shortened
 
 
 class InvalidMessage(WireError):
@@ -61,7 +59,7 @@ def invalid_message(error: ValidationError, model: type[BaseModel]) -> InvalidMe
 def complaint(details: ErrorDetails, model: type[BaseModel]) -> InvalidMessage:
     if details["type"] == "json_invalid":
         return InvalidMessage("the body is not valid JSON", None)
-    place = [_shortened(str(part)) for part in details["loc"]]
+    place = [shortened(str(part)) for part in details["loc"]]
     message = details["msg"].removeprefix("Value error, ")
     # Checks over several fields put the one at fault before their message, as pydantic places them on the whole model.
     name, colon, rest = message.partition(": ")
@@ -69,8 +67,3 @@ def complaint(details: ErrorDetails, model: type[BaseModel]) -> InvalidMessage:
         place.append(name)
         message = rest
     return InvalidMessage(message[:1].lower() + message[1:], ".".join(place) or None)
-
-
-def _shortened(name: str) -> str:
-    """A name in a message may be its sender's own (a key, an unknown field), and as long as the body allows."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"

@@ -126,7 +126,7 @@ class _LookingAhead:
                 branch.q.append(TopK(token_ids=ids, logprobs=logprobs))
             drawn = passed.drawn.tokens[1:]
             for branch, logits, token_id in zip(branches, passed.logits[1:], drawn, strict=True):
-                branch.places.append(logits[None].clone() if branch.keeps else None)
+                branch.keep(logits[None])
                 branch.add(token_id, drawing.stops)
         self._begin_after(passed.logits[:1], _split(places, 1)[0])
         self._note(feed, passed)
@@ -201,7 +201,7 @@ class _LookingAhead:
             if self._truncate is not None:
                 ((ids, logprobs),) = passed.distribution.entries()
                 branch.q.append(TopK(token_ids=ids, logprobs=logprobs))
-            branch.places.append(passed.logits.clone() if branch.keeps else None)
+            branch.keep(passed.logits)
             branch.add(passed.drawn.tokens[0], drawing.stops)
 
     def _draw(self, unread: list[int], before: list[int], count: int) -> Steps[tuple[list[int], list[Place]]]:

@@ -65,5 +65,5 @@ def grow(
             for branch, (ids, logprobs) in zip(growing, passed.distribution.entries(), strict=True):
                 branch.q.append(TopK(token_ids=ids, logprobs=logprobs))
         for branch, logits, token_id in zip(growing, passed.logits, passed.drawn.tokens, strict=True):
-            branch.places.append(logits[None].clone() if branch.keeps else None)
+            branch.keep(logits[None])
             branch.add(token_id, drawing.stops)

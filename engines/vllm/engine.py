@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -170,10 +170,7 @@ class VllmEngine:
             self._on_death("vLLM's engine has died")
 
     async def _stop(self) -> None:
-        ending = [task for task in (self._watching, *self._tasks) if task is not None]
-        for task in ending:
-            task.cancel()
-        await asyncio.gather(*ending, return_exceptions=True)
+        await _end([task for task in (self._watching, *self._tasks) if task is not None])
         if self.llm is not None:
             self.llm.shutdown()
 
@@ -193,9 +190,14 @@ async def all_of(work: list[Coroutine[Any, Any, T]]) -> list[T]:
     try:
         return list(await asyncio.gather(*tasks))
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end(tasks)
+        del tasks  # an error's traceback has this frame, and the task that failed has the error: a cycle
+
+
+async def _end(tasks: Sequence[asyncio.Future[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _set(ended: asyncio.Future[None]) -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 MAX_DRAFT_TOKENS = 32
 _BLOCK = frozenset(
     {
+        "enabled",
         "draft_model",
         "draft_tokens",
         "num_candidates",
@@ -100,9 +101,11 @@ def _set(chat: Chat, rest: str) -> None:
         return
     place = chat.conversation.speculative if name in _BLOCK else chat.conversation.sampling
     if value.strip():
+        from protocol.errors import shortened
+
         wanted = _value(value.strip())
         if (fault := _fault(name, wanted)) is not None:
-            chat.screen.fail(f"{fault}; nothing was set")
+            chat.screen.fail(f"{fault}, not {shortened(value.strip())}; nothing was set")
             return
         place[name] = wanted
     else:

@@ -41,7 +41,7 @@ class ChatServer:
         with self._told():
             answer = self._http.get("/v1/models")
             if answer.status_code != 200:
-                raise self._refusal(answer)
+                raise self._worker() or self._refusal(answer)
             try:
                 return [str(model["id"]) for model in answer.json()["data"]]
             except (ValueError, KeyError, TypeError):
@@ -63,6 +63,16 @@ class ChatServer:
                     raise ChatError(f"the answer ended with an error: {chunk['error'].get('message', '')}")
                 yield chunk
         raise ChatError("the server ended the answer before it was complete")
+
+    def _worker(self) -> ChatError | None:
+        """What to say if a worker answers here."""
+        from tandem.probes import worker_of  # when it is wanted: the chat starts without it
+
+        try:
+            role = worker_of(self._http.get("/metrics").text)
+        except httpx.HTTPError:
+            return None
+        return ChatError(f"{self.url} is a {role} worker: --url is for the gateway's address") if role else None
 
     @contextmanager
     def _told(self) -> Iterator[None]:

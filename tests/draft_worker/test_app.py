@@ -109,6 +109,24 @@ async def test_what_cannot_be_drafted_is_refused_by_name(fields: dict[str, Any],
         assert (got, ErrorBody.model_validate(body).error.field) == (status, field)
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"lookahead_tokens": 1}, {"prepared_tokens": 1}, {"flight_seconds": 0.1}, {"assumed_tokens": 1},
+        {"lookahead_seconds": 0.1},
+    ],
+)  # fmt: skip
+@async_test
+async def test_where_nothing_is_prepared_what_is_about_that_is_refused(fields: dict[str, Any]) -> None:
+    """By lookup alone it would have no effect, and an older worker refuses it, too."""
+    async with drafter() as worker:
+        await worker.draft(ids=REPEATING, **fields)
+    async with drafter(lookup=True) as worker:
+        status, body = await worker.post("/v1/draft", request(REPEATING, draft_tokens=2, **fields))
+        assert (status, body["error"]["code"], body["error"]["field"]) == (400, "unsupported", *fields)
+        await worker.draft(ids=REPEATING, round=1, assumed_tokens=0, flight_seconds=0.0)
+
+
 @async_test
 async def test_a_batch_of_drafts() -> None:
     async with drafter() as worker:

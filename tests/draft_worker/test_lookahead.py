@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
 from draft_worker import lookahead as lookahead_module
 from draft_worker.auto import Auto
@@ -369,7 +370,7 @@ async def test_it_waits_for_every_call_and_ends_with_its_session() -> None:
             )
             for place in (1, 2)
         ]
-        for _ in range(20):
+        while await worker.metric("tandem_draft_num_requests_waiting") < len(others):
             await pause()
         hold.set()
         await asyncio.gather(*others)
@@ -584,6 +585,13 @@ def test_logits_are_kept_of_the_first_branches_alone() -> None:
     ahead.likely = [[7], [8], [9]]
     ahead.begin(20, frozenset())
     assert [branch.keeps for branch in ahead.branches] == [True, False, False]
+    logits = torch.ones(1, 4)
+    for branch in ahead.branches:
+        branch.keep(logits)
+    logits.zero_()  # the pass's own go on to be written over
+    assert [[place if place is None else place.tolist() for place in branch.places] for branch in ahead.branches] == [
+        [[[1.0] * 4]], [None], [None],
+    ]  # fmt: skip
 
 
 def test_chains_prepare_as_many_outcomes_as_there_is_time_for_one_after_the_other() -> None:

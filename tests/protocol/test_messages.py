@@ -65,7 +65,9 @@ def test_draft_tokens_may_be_0_and_no_more_than_the_bound() -> None:
 
 @pytest.mark.parametrize("key", ["-1", "x", "²", str(2**31), "", "9" * 5000, "0" * 5000])
 def test_logit_bias_is_by_token_id(key: str) -> None:
-    assert "is not a token id" in refusal(Sampling, {"seed": 0, "logit_bias": {key: 1.0}})
+    told = refusal(Sampling, {"seed": 0, "logit_bias": {key: 1.0}}).splitlines()[1]
+    shown = key if len(key) <= 40 else f"{key[:40]}…"
+    assert f"logit_bias key {shown!r} is not a token id" in told
 
 
 def test_a_seed_must_be_given_and_fit_64_bits() -> None:

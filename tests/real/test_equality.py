@@ -24,7 +24,7 @@ DRAFTED = [(drafter, draft_tokens) for drafter in ("lookup", "model", "scripted"
 PROMPTS = SHORT[:3]
 OPTIONS: dict[str, Any] = {"max_tokens": 32, "logprobs": True}
 NEAR_TIE = 1e-3
-DRAWN = drawn(covering_array(), 12)
+DRAWN = drawn(covering_array(), 14)
 
 
 @pytest.fixture(scope="module")

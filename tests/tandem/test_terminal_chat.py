@@ -143,6 +143,7 @@ def test_what_is_set_is_sent_and_what_is_wrong_is_told(stack: Stack) -> None:
         "/set temperature hot",
         "/set temperature 9",
         "/set num_candidates many",
+        "/set enabled maybe",
         "Hi",
         "/set max_tokens 100000",
         "Hi",
@@ -151,9 +152,12 @@ def test_what_is_set_is_sent_and_what_is_wrong_is_told(stack: Stack) -> None:
         "/draft 99",
     )
     assert told.returncode == 1  # the last question was refused
-    assert "Invalid value for 'temperature': must be a number; nothing was set" in told.stderr
-    assert "Invalid value for 'temperature': must be at most 2; nothing was set" in told.stderr
-    assert "Invalid value for 'speculative.num_candidates': must be an integer; nothing was set" in told.stderr
+    assert "Invalid value for 'temperature': must be a number, not hot; nothing was set" in told.stderr
+    assert "Invalid value for 'temperature': must be at most 2, not 9; nothing was set" in told.stderr
+    assert (
+        "Invalid value for 'speculative.num_candidates': must be an integer, not many; nothing was set" in told.stderr
+    )
+    assert "Invalid value for 'speculative.enabled': must be true or false, not maybe; nothing was set" in told.stderr
     assert told.stderr.count("the server refused (400)") == 1
     assert "did you mean /help?" in told.stderr
     assert "a request has no field max_tokns: did you mean max_tokens?" in told.stderr
@@ -220,14 +224,35 @@ class _Dies(BaseHTTPRequestHandler):
         pass
 
 
-def test_a_server_that_dies_in_mid_answer() -> None:
-    server = HTTPServer(("127.0.0.1", 0), _Dies)
+class _Worker(_Dies):
+    """Answers for what the chat asks as a worker does."""
+
+    def do_GET(self) -> None:
+        if self.path == "/metrics":
+            self._send(b'# TYPE tandem_target_build_info gauge\ntandem_target_build_info{version="1"} 1.0\n')
+        else:
+            self.send_error(404)
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    server = HTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
-        told = piped(f"http://127.0.0.1:{server.server_address[1]}", "Hi")
+        yield f"http://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
+
+
+def test_a_worker_in_the_gateways_place() -> None:
+    with served(_Worker) as url, pytest.raises(ChatError, match=f"^{url} is a target worker: --url is for the gateway"):
+        ChatServer(url).models()
+
+
+def test_a_server_that_dies_in_mid_answer() -> None:
+    with served(_Dies) as url:
+        told = piped(url, "Hi")
     assert told.returncode == 1
     assert "half an ans" in told.stdout
     assert re.search("tandem chat: the (connection|server)", told.stderr)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from testing.client import Answer
-from testing.equality import FACTORS, Cell, Reference, compare, covering_array, drawn, unproven
+from testing.equality import AHEAD, FACTORS, LOOKS_AHEAD, Cell, Reference, compare, covering_array, drawn, unproven
 
 CELLS = covering_array()
 IDLE = ("draft_tokens", "candidates", "adaptive")
@@ -30,17 +30,25 @@ def test_drafts_that_may_be_accepted_meet_every_shape_of_a_round() -> None:
     assert shapes == set(itertools.product(*(FACTORS[name] for name in IDLE)))
 
 
+@pytest.mark.parametrize("drafter", LOOKS_AHEAD)
+def test_drafts_that_may_be_prepared_meet_every_length(drafter: str) -> None:
+    shapes = {(c.draft_tokens, c.adaptive) for c in CELLS if c.drafter == drafter and c.candidates == 1}
+    assert shapes == set(itertools.product(FACTORS["draft_tokens"], FACTORS["adaptive"]))
+
+
 def test_the_drawn_cells_have_all_drafters_by_turns() -> None:
-    chosen = drawn(CELLS, 12)
-    assert len(set(chosen)) == 12
+    chosen = drawn(CELLS, 14)
+    assert len(set(chosen)) == 14
     assert {cell.drafter for cell in chosen} == set(FACTORS["drafter"])
     partly_right = [cell for cell in chosen if cell.drafter == "partly_right"]
     assert {cell.draft_tokens for cell in partly_right} == {1, 3, 8}
     assert {cell.candidates for cell in partly_right} == {1, 3}
+    prepared = [cell for cell in chosen if cell.drafter in LOOKS_AHEAD and cell.candidates == 1]
+    assert {(cell.drafter, cell.adaptive) for cell in prepared} == set(itertools.product(LOOKS_AHEAD, (False, True)))
 
 
-def result(drafted: int, accepted: int) -> dict[str, Any]:
-    return {"differences": [], "drafted": drafted, "accepted": accepted}
+def result(drafted: int, accepted: int, prepared: int = 0) -> dict[str, Any]:
+    return {"differences": [], "drafted": drafted, "accepted": accepted, "prepared": prepared, "ahead": 0}
 
 
 def cell(drafter: str, adaptive: bool = False, candidates: int = 1) -> Cell:
@@ -61,31 +69,39 @@ def test_a_drafter_that_never_answers_proves_nothing() -> None:
         ({cell("model"): (0, 0)}, "no token drafted"),
         ({cell("model", True): (0, 0), cell("model", True, 3): (0, 0)}, "no token drafted: any cell of model"),
         ({cell("model", True): (0, 0), cell("model", True, 3): (5, 0)}, None),
-        ({cell("model", True): (0, 0), cell("model"): (5, 0)}, None),
+        ({cell("model", True): (0, 0), cell("model"): (5, 0, 1)}, None),
+        ({cell("model"): (5, 2, 0)}, "no prepared token used"),
+        ({cell("model", True): (5, 2, 0), cell("model", candidates=3): (5, 2, 0)}, None),
         ({cell("lookup"): (0, 0), cell("lookup", candidates=3): (4, 0)}, "no token accepted: any cell of lookup"),
         ({cell("lookup"): (0, 0), cell("lookup", candidates=3): (4, 1)}, None),
         ({cell("none"): (0, 0), cell("scripted"): (8, 0), cell("partly_right"): (40, 12)}, None),
     ],
 )
-def test_what_cells_must_show(counts: dict[Cell, tuple[int, int]], missing: str | None) -> None:
+def test_what_cells_must_show(counts: dict[Cell, tuple[int, ...]], missing: str | None) -> None:
     found = unproven({one: result(*numbers) for one, numbers in counts.items()})
     assert found == [] if missing is None else missing in found[0]
 
 
 class Gateway:
-    """Answers every prompt with the same text, or at the `differs`-th request with another; drafts after `silent`."""
+    """Answers every prompt with the same text, or at the `differs`-th request with another; drafts after `silent`, one
+    token of which was prepared."""
 
     def __init__(self, silent: int = 0, differs: int | None = None) -> None:
         self.asked: list[dict[str, Any]] = []
         self._silent = silent
         self._differs = differs
+        self._prepared = 0
 
     def chat(self, prompt: str, **options: Any) -> Answer:
         self.asked.append(options)
         drafted = 0 if len(self.asked) <= self._silent else 6
         text = "another" if len(self.asked) == self._differs else "one"
         counts = {"num_draft_tokens": drafted, "num_accepted_draft_tokens": drafted // 2}
+        self._prepared += drafted > 0
         return Answer(text, (), "length", 4, 4, 0.1, counts if options["speculative"].get("draft_model") else None)
+
+    def metrics(self) -> dict[str, float]:
+        return dict.fromkeys(AHEAD.values(), float(self._prepared))
 
 
 def run(gateway: Gateway, one: Cell, prompts: int = 2) -> dict[str, Any]:
@@ -95,7 +111,8 @@ def run(gateway: Gateway, one: Cell, prompts: int = 2) -> dict[str, Any]:
 
 def test_a_cell_is_compared_with_plain_decoding() -> None:
     gateway = Gateway()
-    assert run(gateway, cell("scripted")) == {"differences": [], "drafted": 12, "accepted": 6}
+    expected = {"differences": [], "drafted": 12, "accepted": 6, "prepared": 4, "ahead": 4}
+    assert run(gateway, cell("scripted")) == expected
     assert [bool(options["speculative"].get("draft_model")) for options in gateway.asked] == [False, True] * 2
     assert len(run(Gateway(differs=4), cell("scripted"))["differences"]) == 1
 

@@ -55,16 +55,16 @@ class SharedLookahead:
     @property
     def choice(self) -> LookaheadChoice:
         """The one that counts now."""
-        if self.streams < _MANY:
-            return self._alone
-        self._among_many.streams = self.streams
-        return self._among_many
+        return self._alone if self.streams < _MANY else self._among_many
 
     @contextmanager
     def serving(self) -> Iterator[None]:
         """One more request."""
-        self.streams += 1
+        self._now(self.streams + 1)
         try:
             yield
         finally:
-            self.streams -= 1
+            self._now(self.streams - 1)
+
+    def _now(self, streams: int) -> None:
+        self.streams = self._among_many.streams = streams

@@ -1,10 +1,11 @@
 """Prints the tables of docs/lookahead_figures.md that are on a virtual clock: minutes on one core.
 
-python -m tests.server.rounds.lookahead_tables
+python -m tests.server.rounds.lookahead_tables [TABLE …]
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 from statistics import mean
 
@@ -68,7 +69,18 @@ def with_auto() -> None:
             row(name, title, *cells)
 
 
+TABLES = {table.__name__: table for table in (drafting_hidden, in_flight, with_auto)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help=f"only these of {', '.join(TABLES)}")
+    for name in parser.parse_args().tables or TABLES:
+        if name not in TABLES:
+            parser.error(f"there is no table {name}")
+        print(f"\n{name}\n")
+        TABLES[name]()
+
+
 if __name__ == "__main__":
-    for table in (drafting_hidden, in_flight, with_auto):
-        print(f"\n{table.__name__}\n")
-        table()
+    main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from engines.errors import ModelError
 from engines.vllm import engine as module
 from engines.vllm.engine import VllmEngine
 from protocol.errors import DeadlineExceeded, NotReady, QueueFull
+from testing.garbage import collector_off
 from testing.wire import async_test, pause
 
 
@@ -233,6 +235,25 @@ def test_a_dead_engine_takes_no_calls_and_is_reported(engine: Engine) -> None:
             await pause()
 
     check()
+
+
+def test_a_failure_of_several_calls_does_not_keep_itself() -> None:
+    """As everywhere where logits or answers would live on with it (docs/architecture.md)."""
+
+    class Failing(Exception):
+        pass
+
+    async def fail() -> None:
+        await pause()
+        raise Failing
+
+    async def ask() -> None:
+        with pytest.raises(Failing):
+            await module.all_of([fail(), asyncio.sleep(60.0)])
+
+    with collector_off() as alive:
+        asyncio.run(ask())
+        assert alive(Failing, asyncio.Task) == Counter()
 
 
 def test_a_start_that_never_ends_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
