@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
 from protocol.worker_info import StepTime
-from server.fleet.load import Load
-from server.fleet.pass_curve import PassCurve, rising
 
 _OUTLIER = 3.0
 _LEAST_SECONDS = 1e-5
@@ -16,13 +16,8 @@ _SIZE_WEIGHT = 0.03
 _PASS_OUTLIER = 2.0
 _UNTIL_TOLD_APART = 4
 """Passes of a size that tell of the size alone."""
-_UNTIL_JUDGED = 2
-"""Verifications, for each stream, until what large passes take is believed though there were none."""
-_LEAST_ROWS = 2
-"""Of the shortest draft."""
-_PLAIN, _PLAIN_BESIDE = 0, -1
-"""The sizes that stand for plain decoding: where nobody drafts, and beside drafts, which may take computing from the
-target's cores. Of a verification it is the bits of its rows' number."""
+_PLAIN = 0
+"""The size that stands for plain decoding; of a verification it is the bits of its rows' number."""
 
 
 class Average:
@@ -54,60 +49,38 @@ class StepTimes:
     machine is at present, which all sizes share: what is not done for a while must not look as slow as it was on a
     busier machine. Against that each size has a factor of its own. Other streams' rows in the pass shift us along the
     curve.
-
-    What a row costs, all streams of a pass pay. Where each counted its own time alone, all would draft what makes all
-    slower. So plans go by what a pass takes if all streams do the same: `together` and `plain`.
     """
 
-    def __init__(self, curve: Sequence[StepTime], load: Load | None = None) -> None:
-        """`load`: the target's; None: it serves one request."""
-        self._curve = PassCurve(curve)
-        self.load = load or Load(streams=1)
+    def __init__(self, curve: Sequence[StepTime]) -> None:
+        points = sorted((point.rows, point.seconds) for point in curve if point.rows > 0 and point.seconds > 0.0)
+        self._rows = [rows for rows, _ in points]
+        self._seconds = _rising([seconds for _, seconds in points])
         self._others = Average(0.2)
-        self._own = Average(0.2)
-        self._elsewhere = Average(0.2)
         self._present = 1.0
         self._factors: dict[int, Average] = {}
         self._network = Average(0.1)
-        self._verified = 0
         self.rounds_since_plain: int | None = None
         """None until plain decoding has been measured at all."""
 
-    def observe_verify(
-        self,
-        own_rows: int,
-        pass_rows: int,
-        worker_seconds: float,
-        seconds: float,
-        pass_seconds: float = 0.0,
-        sessions: int = 0,
-    ) -> None:
+    def observe_verify(self, own_rows: int, pass_rows: int, worker_seconds: float, seconds: float) -> None:
         """One verification, by our rows and all rows of its pass.
 
-        `worker_seconds` is the worker's own total, `seconds` what the caller waited; `pass_seconds` what the pass alone
-        took and how many sessions shared it, 0 if that is not known.
+        `worker_seconds` is the worker's own total, `seconds` what the caller waited.
         """
         if self.rounds_since_plain is not None:
             self.rounds_since_plain += 1
-        self._verified += 1
         worker_seconds = min(worker_seconds, seconds)
-        self._observe(own_rows.bit_length(), own_rows, pass_rows, worker_seconds, pass_seconds, sessions)
+        self._observe(own_rows.bit_length(), own_rows, pass_rows, worker_seconds)
         self._network.add(max(0.0, seconds - worker_seconds))
 
-    def observe_plain(
-        self, pass_rows: int, seconds: float, pass_seconds: float = 0.0, beside_drafts: bool = False, sessions: int = 0
-    ) -> None:
-        """One token of plain decoding, `seconds` after the one before it; `beside_drafts`: of other requests."""
-        if not beside_drafts:
-            self.rounds_since_plain = 0
-        self._observe(_PLAIN_BESIDE if beside_drafts else _PLAIN, 1, pass_rows, seconds, pass_seconds, sessions)
+    def observe_plain(self, pass_rows: int, seconds: float) -> None:
+        """One token of plain decoding, `seconds` after the one before it."""
+        self.rounds_since_plain = 0
+        self._observe(_PLAIN, 1, pass_rows, seconds)
 
-    def observe_followed(
-        self, own_rows: int, pass_rows: int, worker_seconds: float, pass_seconds: float = 0.0, sessions: int = 0
-    ) -> None:
+    def observe_followed(self, own_rows: int, pass_rows: int, worker_seconds: float) -> None:
         """One verification that was sent before the last verdict was back: its way was not waited for."""
-        waited = worker_seconds + self._network.value
-        self.observe_verify(own_rows, pass_rows, worker_seconds, waited, pass_seconds, sessions)
+        self.observe_verify(own_rows, pass_rows, worker_seconds, worker_seconds + self._network.value)
 
     @property
     def network(self) -> float:
@@ -123,60 +96,52 @@ class StepTimes:
         """Seconds that a round's verification takes with so many rows of ours, the network included."""
         return self._take(int(own_rows).bit_length(), own_rows) + self._network.value
 
-    def together(self, own_rows: float) -> float:
-        """What `verify` would be if all streams had as many rows, not what they have now."""
-        rows, streams = own_rows + self._others.value, self.streams
-        then = max(float(streams), rows + (streams - 1) * (own_rows - self._own.value))
-        if own_rows <= _LEAST_ROWS and self._verified < _UNTIL_JUDGED * streams and not self._curve.seen(then):
-            return self.verify(own_rows)  # what the worker says of many rows may be far off: find out by a few
-        return self.verify(own_rows) + (self._curve.at(then) - self._curve.at(rows)) * self._present
-
     def prices(self, draft_tokens: int) -> list[float]:
-        """Seconds of a token without a draft, and of rounds that verify 1, 2, … draft tokens, if all streams do that.
+        """Seconds of a token without a draft, and of rounds that verify 1, 2, … draft tokens.
 
         Plain decoding is the first, not a verification of nothing: its tokens pay no round trips. None takes longer
         than what verifies more.
         """
-        return rising([self.plain(), *(self.together(1 + count) for count in range(1, draft_tokens + 1))])
+        return _rising([self.plain(), *(self.verify(1 + count) for count in range(1, draft_tokens + 1))])
 
     def plain(self) -> float:
-        """Seconds a token of plain decoding takes where all streams decode plainly."""
-        return self._take(_PLAIN, self.streams + self._elsewhere.value - self._others.value)
+        """Seconds a token of plain decoding takes."""
+        return self._take(_PLAIN, 1.0)
 
-    def _observe(
-        self, size: int, own_rows: int, pass_rows: int, seconds: float, pass_seconds: float, sessions: int
-    ) -> None:
+    def _observe(self, size: int, own_rows: int, pass_rows: int, seconds: float) -> None:
         others = max(0, pass_rows - own_rows)
         self._others.add(float(others))
-        self._own.add(float(own_rows))
-        # Of other gateways: by sessions, as prompts that are read beside are no streams of so many rows.
-        ours = self.streams - 1
-        self._elsewhere.add(max(0.0, sessions - 1.0 - ours if sessions and ours else others - ours * self._own.value))
-        if pass_seconds > 0.0 and self.streams > 1:  # a worker's own curve is of single sequences, which it tells well
-            self._curve.observe(own_rows + others, pass_seconds / self._present)
-        ratio = max(seconds, _LEAST_SECONDS) / self._curve.at(float(own_rows + others))
+        ratio = max(seconds, _LEAST_SECONDS) / self._at(float(own_rows + others))
         factor = self._factors.setdefault(size, Average(_SIZE_WEIGHT))
         if factor.count:
             ratio = min(ratio, _PASS_OUTLIER * self._present * factor.value)
         factor.add(ratio / self._present)
-        # Beside others' drafts a pass is slower than the machine is: they share cores, and wait for each other.
-        alone = size != _PLAIN_BESIDE and self.load.speculating <= 1
-        if factor.count > _UNTIL_TOLD_APART and alone:
+        if factor.count > _UNTIL_TOLD_APART:
             self._present += _PRESENT_WEIGHT * (ratio / factor.value - self._present)
 
-    @property
-    def streams(self) -> int:
-        """Requests of this gateway that share the target, ours among them."""
-        return max(1, self.load.streams)
-
     def _take(self, size: int, own_rows: float) -> float:
-        return max(self._curve.at(own_rows + self._others.value) * self._present * self._factor(size), _LEAST_SECONDS)
+        return max(self._at(own_rows + self._others.value) * self._present * self._factor(size), _LEAST_SECONDS)
 
     def _factor(self, size: int) -> float:
         """Of a size not seen yet: that of the nearest that was."""
         if not self._factors:
             return 1.0
         return self._factors[min(self._factors, key=lambda seen: abs(seen - size))].value
+
+    def _at(self, rows: float) -> float:
+        """The worker's curve: linear between what it measured, and beyond."""
+        if not self._rows:
+            return 0.03 * (1.0 + 0.1 * (rows - 1.0))
+        if len(self._rows) == 1 or rows <= self._rows[0]:
+            return self._seconds[0]
+        right = min(max(bisect_left(self._rows, rows), 1), len(self._rows) - 1)
+        (x0, x1), (y0, y1) = self._rows[right - 1 : right + 1], self._seconds[right - 1 : right + 1]
+        return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
+
+
+def _rising(seconds: Sequence[float]) -> list[float]:
+    """Without what others on the machine added: a pass takes no longer than one of more rows."""
+    return list(accumulate(reversed(seconds), min))[::-1]
 
 
 class DraftTimes:

@@ -14,7 +14,6 @@ from basics.breaker import Breaker
 from protocol.worker_info import ModelInfo, TokenizerInfo, Translation
 from server.fleet.calls import WorkerCalls
 from server.fleet.failures import Busy, Refused, SessionLost, WorkerFailure
-from server.fleet.load import Load
 from server.fleet.metrics import FleetMetrics
 from server.fleet.times import DraftTimes, StepTimes
 
@@ -45,8 +44,8 @@ class Worker:
         self.tokenizer: TokenizerInfo | None = None
         self.state: State = "unknown"
         self.detail = "not reached yet"
-        self.load = Load()
-        self.step_times = StepTimes((), self.load)
+        self.streams = 0
+        self.step_times = StepTimes(())
         self.draft_times = DraftTimes(())
         self.ahead_times = DraftTimes(())
         self.look_again = asyncio.Event()
@@ -59,10 +58,6 @@ class Worker:
     @property
     def url(self) -> str:
         return self.client.url
-
-    @property
-    def streams(self) -> int:
-        return self.load.streams
 
     @property
     def usable(self) -> bool:
@@ -78,7 +73,7 @@ class Worker:
         if info != self.reported:
             self.info = self.reported = info
             self.translation = None
-            self.step_times = StepTimes(info.step_seconds, self.load)
+            self.step_times = StepTimes(info.step_seconds)
             self.draft_times = DraftTimes(info.step_seconds)
             self.ahead_times = DraftTimes(info.step_seconds)
 
@@ -110,12 +105,12 @@ class Worker:
     def in_use(self) -> Iterator[None]:
         """Counts a stream on this worker."""
         gauge = self._metrics.streams.labels(self.role, self.url)
-        self.load.streams += 1
+        self.streams += 1
         gauge.set(self.streams)
         try:
             yield
         finally:
-            self.load.streams -= 1
+            self.streams -= 1
             gauge.set(self.streams)
 
     def missed(self, detail: str) -> None:

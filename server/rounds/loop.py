@@ -13,7 +13,6 @@ from protocol.errors import WireError
 from protocol.messages import Candidate, StopReason, TargetSpeculation, VerifyResponse
 from protocol.worker_info import ModelInfo
 from server.backend import GenerationRequest, Round, RoundTimings
-from server.rounds import measured
 from server.rounds.adaptive.candidates import gain_of, rows_of
 from server.rounds.adaptive.round import RoundOutcome, RoundPlan
 from server.rounds.context import RequestContext
@@ -63,32 +62,28 @@ class RoundLoop:
 
     async def rounds(self) -> AsyncIterator[Round]:
         """See server.backend.RoundSource. Whoever closes this must close the target's and the draft's side too."""
-        if (speculating := self._speculating) is None:
+        if self._speculating is None:
             async for round_ in self._plain(self._remaining):
                 yield round_
             return
-        first = self._plan(speculating)
+        first = self._plan(self._speculating)
         if first.draft_tokens:
-            speculating.drafts.read(self._prices(first))
+            self._speculating.drafts.read(self._prices(first))
             yield await self._verify(Draft.none(), 0, 0)
         while not self._stopped:
             foreseen = self._target.foreseen()
-            plan = self._plan(speculating)
-            if foreseen is not None or (plan.draft_tokens and await self._can_draft(speculating, plan)):
-                with (load := self._target.step_times.load).drafting():
-                    drafted = await (
-                        self._follow(speculating, *foreseen, plan)
-                        if foreseen
-                        else self._draft_and_verify(speculating, plan)
-                    )
-                load.rounds += drafted is not None
+            plan = self._plan(self._speculating)
+            if foreseen is not None:
+                yield await self._follow(self._speculating, *foreseen, plan)
+            elif plan.draft_tokens and await self._can_draft(self._speculating, plan):
+                drafted = await self._draft_and_verify(self._speculating, plan)
                 if drafted is not None:
                     yield drafted
             else:
-                reading = speculating.drafts.state == "reading"
+                reading = self._speculating.drafts.state == "reading"
                 stretch = plan.plain_tokens or (_WHILE_READING if reading else _WHILE_ABSENT)
                 async for round_ in self._plain(min(stretch, self._remaining)):
-                    speculating.planner.observe_plain(len(round_.token_ids))
+                    self._speculating.planner.observe_plain(len(round_.token_ids))
                     yield round_
 
     def _plan(self, speculating: Speculating) -> RoundPlan:
@@ -293,7 +288,11 @@ class RoundLoop:
         length = len(self._sequence)
         # Time spent on reading a prompt, or on waiting for another call to read it, is not a round's.
         if length > len(self._request.prompt) and length - answer.cached_tokens <= _MOST_UNREAD:
-            measured.verified(self._target.step_times, answer, rows, seconds, followed)
+            steps, took = self._target.step_times, answer.timings.total_ms / 1000
+            if followed:
+                steps.observe_followed(rows, answer.timings.rows, took)
+            else:
+                steps.observe_verify(rows, answer.timings.rows, took, seconds)
         round_ = self._emit(answer, seconds, draft, speculative=asked > 0)
         if self._speculating is not None and (draft.failed or draft.source is not None):
             times = self._speculating.times(self._target.step_times)
@@ -341,10 +340,11 @@ class RoundLoop:
                 if self._stopped:
                     return
             return
-        decoding = measured.Decoding(self._target)
         async with aclosing(self._target.generate(max_tokens, self._target_speculation())) as stream:  # type: ignore[type-var]
             async for answer, seconds in stream:
-                decoding.came(answer, seconds, reads=len(self._sequence) <= len(self._request.prompt))
+                # The first one's time includes reading the prompt.
+                if answer.num_drafted == 0 and len(self._sequence) > len(self._request.prompt):
+                    self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
                 draft, self._asking = self._asking or Draft.none(), None  # asking for nothing took its time, too
                 yield self._emit(answer, seconds, draft, OWN_DRAFTER if answer.num_drafted else None)
 

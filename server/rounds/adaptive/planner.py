@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
 from server.rounds.adaptive.acceptance import Acceptance
@@ -21,8 +20,6 @@ _LONGEST_HOPELESS_INTERVAL = 512
 _PLAIN_SAMPLE = 4
 _ROUNDS_UNTIL_SAMPLE = 256
 _UNMEASURED_ROUNDS = 3
-_MOST_SAMPLES = 3
-"""In a row, of one request."""
 _HYSTERESIS = 1.03
 _FIRST_ASKING_INTERVAL = 4
 """Tokens of plain decoding before a worker that chooses is asked again after a round that did not pay."""
@@ -30,8 +27,6 @@ _LONGEST_WHERE_OTHERS_PAY = 8
 """At most, while the pair's rounds pay on the whole: a few wrong drafts in a row are no news then, and a try takes a
 third of a token."""
 _WITH_ANOTHER_STREAM = 2.0
-_MISSED_PASS = 1.0
-"""Tokens: what begins anew beside other streams waits for the pass that they are in."""
 _SPENT_ON_ASKING = 0.1
 _SPENT_IN_VAIN = 0.02
 """Shares of plain decoding's time that go to asking a worker that has nothing: at first, and in the end at most."""
@@ -96,13 +91,10 @@ class AdaptivePlanner:
         self._worth_sending = 1
         self._empty = 0
         self._had_nothing = False
-        self._samples = 0
-        self._lent = 0.0
         self._depth = self._depth_before = 1
 
     def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
-        self._give_back()
         plan = self._planned(times)
         self._depth_before, self._depth = self._depth, plan.depth
         return plan
@@ -129,16 +121,11 @@ class AdaptivePlanner:
         pair = self._pair
         new = pair.acceptance.rounds < _UNMEASURED_ROUNDS
         since_plain = times.steps.rounds_since_plain
-        if not new and (since_plain is None or since_plain > _ROUNDS_UNTIL_SAMPLE * times.steps.streams):
-            # All of a target's requests come by here, and decode plainly at the same time, unless some may not.
-            self._samples += 1
-            if self._samples <= _MOST_SAMPLES:
-                return RoundPlan(0, plain_tokens=_PLAIN_SAMPLE)
-            times.steps.rounds_since_plain = 0
-        self._samples = 0
+        if not new and (since_plain is None or since_plain > _ROUNDS_UNTIL_SAMPLE):
+            return RoundPlan(0, plain_tokens=_PLAIN_SAMPLE)
         plain = times.steps.plain()
         if self._chooses:
-            return self._plan_to_ask(new, times)
+            return self._plan_to_ask(new)
         expected = self._acceptance.expected_tokens(self._max)
         num_candidates = self._candidates.next()
         draft_tokens, seconds_a_token = self._best(times, expected, num_candidates, ahead)
@@ -147,28 +134,24 @@ class AdaptivePlanner:
             draft_tokens, seconds_a_token = self._best(times, expected, num_candidates, ahead)
         # A token of plain decoding takes no longer than a verification. If it seems to, it was measured beside fewer
         # rows of others than there are now, and the worker's curve says too much of these.
-        plain = min(plain, times.steps.together(1 + draft_tokens))
+        plain = min(plain, times.steps.verify(1 + draft_tokens))
         pays = seconds_a_token < plain
         could_pay = self._could_pay(times, plain)
         self._trying = not pays
         self._longest = _LONGEST_INTERVAL if could_pay else _LONGEST_HOPELESS_INTERVAL
         trying = (self._promising or (ahead and pair.lookahead.choice.trying)) and could_pay
-        if pair.credit > 0.0 and new and not pays:  # all streams may try at the same time
-            return RoundPlan(max(1, draft_tokens // times.steps.streams), num_candidates)
-        if pair.credit > 0.0 and (pays or trying):
+        if pair.credit > 0.0 and (pays or new or trying):
             return RoundPlan(draft_tokens, num_candidates)
         price = max(0.1, expected[draft_tokens] * (seconds_a_token / plain - 1.0))
         missing = price - pair.credit
         if self._until_try <= 0 and missing <= 0.0:
             self._trying = True
-            self._lend(price)
             return RoundPlan(draft_tokens, num_candidates)
         wait = max(self._until_try, int(missing / _CREDIT_A_TOKEN) + 1, 1)
         return RoundPlan(0, plain_tokens=min(wait, _LONGEST_HOPELESS_INTERVAL))
 
     def observe(self, outcome: RoundOutcome, times: Times) -> None:
         """Learn from a round with a draft, or one whose draft failed."""
-        self._give_back()
         times = times.of(outcome.lookahead)
         pair, plain = self._pair, times.steps.plain()
         seconds = outcome.draft_seconds + outcome.verify_seconds
@@ -184,8 +167,6 @@ class AdaptivePlanner:
         # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier
         # machine, and drafts that are wrong would look worth their time.
         took = max(seconds / plain, 1.0 + outcome.draft_seconds / plain)
-        # What its rows cost the other streams, as far as their rows did not cost it as much.
-        took += max(0.0, times.steps.together(outcome.rows) - times.steps.verify(outcome.rows)) / plain
         pair.earn(outcome.emitted - took)
         if self._chooses:
             self._observe_chosen(outcome, took)
@@ -215,9 +196,8 @@ class AdaptivePlanner:
         Each time ever more tokens are decoded plainly before it is asked again, and the more, the longer asking takes.
         To ask, a stream of plain decoding is ended, and to go on another is begun, which takes as long again.
         """
-        self._give_back()
         plain = times.steps.plain()
-        lost = _WITH_ANOTHER_STREAM * seconds / plain + (_MISSED_PASS if times.steps.streams > 1 else 0.0)
+        lost = _WITH_ANOTHER_STREAM * seconds / plain
         trying = self._pace.a_token() >= 1.0
         self._pair.earn(-lost)
         self._pair.acceptance.rounds += 1
@@ -235,37 +215,17 @@ class AdaptivePlanner:
     def observe_ahead(self, used: bool, others: int) -> None:
         self._pair.depth.observe(used, others)
 
-    @contextmanager
-    def serving(self) -> Iterator[None]:
-        with self._pair.lookahead.serving():
-            try:
-                yield
-            finally:
-                self._give_back()
+    def serving(self) -> AbstractContextManager[None]:
+        return self._pair.lookahead.serving()
 
-    def _lend(self, price: float) -> None:
-        """Take what a try costs from the credit until it is known: other requests must not try with the same."""
-        self._lent = price
-        self._pair.credit -= price
-
-    def _give_back(self) -> None:
-        self._pair.credit += self._lent
-        self._lent = 0.0
-
-    def _plan_to_ask(self, new: bool, times: Times) -> RoundPlan:
+    def _plan_to_ask(self, new: bool) -> RoundPlan:
         if self._had_nothing:
             self._had_nothing = False
             return RoundPlan(0, plain_tokens=self._until_try)
         ask = RoundPlan(self._max, worker_chooses=True)
         self._trying = self._pace.a_token() >= 1.0
-        if self._pair.credit > 0.0:
-            if new or not self._trying or self._promising:
-                return ask
-            if self._until_try <= 0:
-                usual = max(1, round(self._pair.chosen.value))
-                seconds = times.drafts.draft(usual) + times.steps.together(1 + usual)
-                self._lend(max(0.0, seconds / times.steps.plain() - 1.0))
-                return ask
+        if self._pair.credit > 0.0 and (new or not self._trying or self._promising or self._until_try <= 0):
+            return ask
         missing = int(max(0.0, -self._pair.credit) / _CREDIT_A_TOKEN) + 1
         return RoundPlan(0, plain_tokens=min(max(self._until_try, missing), _LONGEST_HOPELESS_INTERVAL))
 
@@ -315,7 +275,7 @@ class AdaptivePlanner:
 
     def _worth(self, draft_tokens: int, expected: list[float], times: Times) -> float:
         """Seconds that verifying so many tokens which are there saves, at the pace that rounds have."""
-        return expected[draft_tokens] * self._seconds_a_token - times.steps.together(1 + draft_tokens)
+        return expected[draft_tokens] * self._seconds_a_token - times.steps.verify(1 + draft_tokens)
 
     def _length_if_there(self, draft_tokens: int, times: Times) -> int:
         """The length of a draft of which some is prepared; one of which nothing is has `draft_tokens`."""
@@ -363,13 +323,13 @@ class AdaptivePlanner:
         `drawn`: tokens that are not there, if some are.
         """
         rows = 1 + draft_tokens * (1.0 + (num_candidates - 1) * self._pair.branching.value)
-        verify = (1.0 - fill) * times.steps.together(1) + fill * times.steps.together(rows)
+        verify = (1.0 - fill) * times.steps.verify(1) + fill * times.steps.verify(rows)
         drafting = times.drafts.draft(draft_tokens if drawn is None else drawn, num_candidates)
         return drafting + verify + self._pair.losses.value
 
     def _could_pay(self, times: Times, plain: float) -> bool:
         """Whether speculation would pay if all were accepted; if not, the drafter is too slow."""
         return any(
-            times.drafts.draft(count) + times.steps.together(1 + count) + self._pair.losses.value < plain * (1 + count)
+            times.drafts.draft(count) + times.steps.verify(1 + count) + self._pair.losses.value < plain * (1 + count)
             for count in range(1, self._max + 1)
         )

@@ -31,7 +31,7 @@ def anything(worker: Worker) -> bool:
 
 def test_the_least_loaded_worker_is_picked() -> None:
     pool, (one, two, three) = pool_of(3)
-    one.load.streams, two.load.streams, three.load.streams = 2, 1, 3
+    one.streams, two.streams, three.streams = 2, 1, 3
     assert pool.pick(anything) is two
     two.set_state("down", "")
     assert pool.pick(anything) is one
@@ -52,7 +52,7 @@ def test_a_chat_goes_back_to_where_it_was_read_unless_that_is_busy() -> None:
     second = TokenSequence([*range(300), 7, 7, 7], None)
     assert pool.pick(anything, second.prefixes()) is two
     assert pool.pick(anything, TokenSequence([9] * 300, None).prefixes()) is one
-    two.load.streams = 5
+    two.streams = 5
     assert pool.pick(anything, second.prefixes()) is one
 
 

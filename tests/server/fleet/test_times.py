@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from protocol.worker_info import StepTime
-from server.fleet.load import Load
 from server.fleet.times import Average, DraftTimes, StepTimes
 
 CURVE = [StepTime(rows=rows, seconds=seconds) for rows, seconds in ((1, 0.030), (4, 0.036), (8, 0.052))]
@@ -119,65 +118,3 @@ def test_one_hiccup_counts_as_three_times_the_line() -> None:
         times.observe(4, 0.010)
     times.observe(4, 60.0)
     assert times.draft(4) < 0.02
-
-
-def test_a_round_is_priced_as_if_all_streams_did_the_same() -> None:
-    """Rows of 10 ms each beyond the first. Seven others decode plainly."""
-    curve = [StepTime(rows=1, seconds=0.03), StepTime(rows=64, seconds=0.66)]
-    times = StepTimes(curve, Load(streams=8))
-    for _ in range(20):
-        times.observe_plain(8, 0.10, 0.10)
-        times.observe_verify(4, 11, 0.13, 0.13, 0.13)
-    for _ in range(40):
-        times.observe_plain(8, 0.10, 0.10)
-    assert times.verify(4) == pytest.approx(0.13, rel=0.02)
-    assert times.together(4) == pytest.approx(0.34, rel=0.02), "32 rows"
-    assert times.plain() == pytest.approx(0.10, rel=0.02)
-    for _ in range(40):
-        times.observe_verify(4, 32, 0.34, 0.34, 0.34)
-    assert times.verify(4) == pytest.approx(0.34, rel=0.02)
-    assert times.together(4) == pytest.approx(times.verify(4), rel=1e-3), "now they all do"
-    assert times.plain() == pytest.approx(0.10, rel=0.05)
-    assert times.prices(3)[0] == times.plain()
-    assert times.prices(3)[3] == pytest.approx(times.together(4))
-
-
-def test_one_stream_pays_for_its_own_rows_alone() -> None:
-    times = StepTimes(CURVE)
-    for _ in range(8):
-        times.observe_verify(4, 12, 0.07, 0.075, 0.06)
-    assert [times.together(rows) for rows in (1, 4, 8)] == [times.verify(rows) for rows in (1, 4, 8)]
-
-
-def test_plain_decoding_beside_drafts_is_no_measure_of_plain_decoding() -> None:
-    times = StepTimes(CURVE, Load(streams=8))
-    for _ in range(8):
-        times.observe_plain(8, 0.05)
-    for _ in range(200):
-        times.observe_plain(8, 0.09, beside_drafts=True)
-    assert times.plain() == pytest.approx(0.05)
-    assert times.rounds_since_plain == 0
-    times.observe_verify(4, 32, 0.1, 0.1)
-    times.observe_plain(8, 0.09, beside_drafts=True)
-    assert times.rounds_since_plain == 1
-
-
-def test_what_passes_of_many_rows_take_is_learned_from_such_passes() -> None:
-    """A slow worker has measured one and two rows; many are cheaper."""
-    times = StepTimes([StepTime(rows=1, seconds=0.03), StepTime(rows=2, seconds=0.05)], Load(streams=8))
-    for _ in range(8):
-        times.observe_plain(8, 0.1, 0.1)
-        times.observe_verify(4, 32, 0.2, 0.2, 0.2)
-    for _ in range(60):
-        times.observe_plain(8, 0.1, 0.1)
-    assert times.together(4) == pytest.approx(0.2, rel=0.1)
-
-
-def test_prompts_read_beside_it_do_not_make_plain_decoding_look_dear() -> None:
-    """Eight requests begin: a pass of 100 rows is no measure of what a token takes when the prompts are read."""
-    curve = [StepTime(rows=1, seconds=0.03), StepTime(rows=64, seconds=0.66)]
-    times = StepTimes(curve, Load(streams=8))
-    for _ in range(4):
-        times.observe_verify(1, 100, 1.02, 1.02, 1.02, sessions=8)
-    assert times.plain() == pytest.approx(0.10, rel=0.02)
-    assert times.prices(3)[3] > 4 * times.prices(3)[0]

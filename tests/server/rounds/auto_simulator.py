@@ -246,8 +246,7 @@ class Day:
             if under_way is None and (plan.draft_tokens == 0 or left == 1):
                 looked_ahead = False
                 for _ in range(min(plan.plain_tokens or 1, left)):
-                    took = machine.take(machine.step)
-                    times.steps.observe_plain(1, took, took)
+                    times.steps.observe_plain(1, machine.take(machine.step))
                     planner.observe_plain(1)
                     session.ids.append(text.ids[len(session.ids)])
                 continue
@@ -285,10 +284,10 @@ class Day:
             last = 0.0 if under_way is None else took
             waited = took + machine.take(way)
             if under_way is None:
-                times.steps.observe_verify(rows, rows, took, waited, took)
+                times.steps.observe_verify(rows, rows, took, waited)
                 times.of(looked_ahead).drafts.observe(planned, draft_seconds)
             else:
-                times.steps.observe_followed(rows, rows, took, took)
+                times.steps.observe_followed(rows, rows, took)
                 self.followed += 1
             planner.observe(
                 RoundOutcome(

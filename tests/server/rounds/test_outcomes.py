@@ -145,7 +145,7 @@ def test_a_first_answer_is_no_measure_of_a_round(monkeypatch: pytest.MonkeyPatch
 def test_a_streams_first_answer_is_no_measure_of_plain_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its time includes reading the prompt."""
     observed: list[int] = []
-    monkeypatch.setattr(StepTimes, "observe_plain", lambda self, rows, *_: observed.append(rows))
+    monkeypatch.setattr(StepTimes, "observe_plain", lambda self, rows, _: observed.append(rows))
 
     async def main() -> None:
         async with fleet_over([FakeWorker("target")], []) as fleet:

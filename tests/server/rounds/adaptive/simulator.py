@@ -175,7 +175,7 @@ def decode(
         if plan.draft_tokens == 0:
             for _ in range(min(plan.plain_tokens, tokens - done)):
                 took = world.noisy(world.plain)
-                times.steps.observe_plain(1 + world.others, took, took)
+                times.steps.observe_plain(1 + world.others, took)
                 planner.observe_plain(1)
                 now, done = now + took, done + 1
                 arrivals.append(now)
@@ -206,10 +206,10 @@ def decode(
         if followed and flights.next is not None:
             sent = flights.next
             wall = max(now - way, sent + way) + engine + way - now
-            times.steps.observe_followed(rows, rows + world.rows_beside, engine, engine)
+            times.steps.observe_followed(rows, rows + world.rows_beside, engine)
         else:
             wall = engine + world.round_trip
-            times.steps.observe_verify(rows, rows + world.rows_beside, engine, wall, engine)
+            times.steps.observe_verify(rows, rows + world.rows_beside, engine, wall)
         late = followed and (plan.depth <= 2 or not whole)
         back = now + draft + wall
         flights.verdicts = [*flights.verdicts, now][1 - world.most :] if followed and whole else [now]
