@@ -22,7 +22,11 @@ from tests.engines.llama_cpp.tiny_gguf import require_llama_cpp
 from tests.real.rig import until_drafted
 from training.whole import GGUF, export_draft
 
-pytestmark = [pytest.mark.real, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),  # vLLM imports itself in three processes, one after another
+]
 
 VLLM_PYTHON = Path(os.environ.get("VLLM_VENV", ROOT / ".venv-vllm")) / "bin" / "python"
 PROMPTS = (
@@ -77,7 +81,7 @@ def llama_cpp(stack: Stack) -> dict[str, Process]:
 
 def check(stack: Stack, target: Process, drafter: Process, least_accepted: float) -> None:
     """Equal texts whether it drafts or not, one vocabulary, and drafts that are right so often."""
-    target.wait_ready(600)  # vLLM imports itself in three processes, one after another
+    target.wait_ready(600)
     drafter.wait_ready(600)
     vocabularies = [httpx.get(f"{one.url}/v1/model", trust_env=False).json()["vocabulary"] for one in (target, drafter)]
     assert vocabularies[0]["fingerprint"] == vocabularies[1]["fingerprint"]
