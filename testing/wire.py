@@ -8,6 +8,7 @@ from functools import wraps
 from typing import Any
 
 from protocol.hashing import PrefixHashes
+from testing.patience import PATIENCE
 
 
 def request(
@@ -34,10 +35,10 @@ async def pause() -> None:
 
 
 def async_test(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine function as a test, for half a minute at most."""
+    """Run a coroutine function as a test, which ends after PATIENCE seconds, lest it hang."""
 
     @wraps(test)
     def run(*args: Any, **fields: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **fields), 30))
+        asyncio.run(asyncio.wait_for(test(*args, **fields), PATIENCE))
 
     return run

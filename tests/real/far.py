@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from testing.client import Answer, Client
+from testing.patience import eventually
 from testing.processes import Process, Stack
 from testing.proxy import Proxy
 from testing.stacks import BITWISE, speculative
-from tests.real.rig import eventually
 
 PROMPT = "Tell me a long story about the sea."
 SAMPLINGS: dict[str, dict[str, Any]] = {

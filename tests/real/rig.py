@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,13 +9,12 @@ from typing import Any
 import httpx
 
 from testing.client import Answer, Client
+from testing.patience import eventually
 from testing.processes import Process, Stack
 from testing.stacks import speculative
 
 PROMPT = "Tell me a long story about the sea."
 OPTIONS: dict[str, Any] = {"max_tokens": 160, "temperature": 0.8, "seed": 5, "ignore_eos": True}
-PATIENCE = 240.0
-"""Seconds; for machines that have far too much else to do."""
 
 
 @dataclass
@@ -45,14 +43,6 @@ def ask(client: Client, drafter: str = "model", during: Callable[[int], None] = 
 def at(chunk: int, action: Callable[[], None]) -> Callable[[int], None]:
     """For `ask`'s `during`: run the action once, at this chunk."""
     return lambda chunks: action() if chunks == chunk else None
-
-
-def eventually(holds: Callable[[], bool], what: str) -> None:
-    """Wait until it holds. Fails after PATIENCE seconds."""
-    until = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < until, f"not within {PATIENCE:g} s: {what}"
-        time.sleep(0.05)
 
 
 def until_drafted(ask: Callable[[], Answer]) -> list[Answer]:

@@ -13,24 +13,12 @@ import httpx
 import pytest
 
 from testing.client import ApiFailure, Client
+from testing.patience import PATIENCE, eventually
 from testing.processes import Process, Stack
 from testing.proxy import Proxy
 from testing.stacks import BITWISE, speculative
 from tests.real.conftest import TINY_VOCABULARY
-from tests.real.rig import (
-    OPTIONS,
-    PATIENCE,
-    PROMPT,
-    Rig,
-    ask,
-    at,
-    drafts_again,
-    eventually,
-    revive,
-    serving,
-    sessions,
-    up,
-)
+from tests.real.rig import OPTIONS, PROMPT, Rig, ask, at, drafts_again, revive, serving, sessions, up
 
 RECOVERY_SECONDS = 120.0
 CUTS = 2
@@ -157,7 +145,7 @@ def test_target_terminated_while_it_serves(rig: Rig) -> None:
         terminated[0].terminate()
 
     assert ask(rig.double, during=at(5, terminate)).identity == rig.undisturbed.identity
-    assert terminated[0].wait(20) == 0
+    assert terminated[0].wait(PATIENCE) == 0
     revive(rig.double, *terminated)
 
 
@@ -234,12 +222,14 @@ def test_client_that_never_reads(rig: Rig) -> None:
 
 def test_gateway_drains_on_sigterm(rig: Rig) -> None:
     with Stack(rig.stack.logs / "drain") as stack:
-        gateway = stack.gateway([rig.targets[0].url], [rig.drafter.url], draft_pools={"model": [rig.drafter.url]})
+        # Time enough to drain: how long the answer takes depends on what else the machine does.
+        settings: dict[str, Any] = {"draft_pools": {"model": [rig.drafter.url]}, "drain_seconds": PATIENCE}
+        gateway = stack.gateway([rig.targets[0].url], [rig.drafter.url], **settings)
         gateway.wait_ready()
         began = threading.Event()
         with Client(gateway.url) as client, ThreadPoolExecutor(1) as pool:
             running = pool.submit(ask, client, during=at(3, began.set))
-            assert began.wait(30)
+            assert began.wait(PATIENCE)
             gateway.terminate()
-            assert running.result(60).identity == rig.undisturbed.identity
-        assert gateway.wait(20) == 0
+            assert running.result(PATIENCE).identity == rig.undisturbed.identity
+        assert gateway.wait(PATIENCE) == 0

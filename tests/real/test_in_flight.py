@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from testing.client import Answer, Client
+from testing.patience import eventually
 from testing.processes import Stack
 from tests.real.far import DISCARDED, SAMPLINGS, USED, Far, SlowWorkers, far_from
-from tests.real.rig import drafts_again, eventually, revive, sessions
+from tests.real.rig import drafts_again, revive, sessions
 
 AUTO: dict[str, Any] = {"drafter": "auto", "adaptive": True, "speculative": {"max_speculation_depth": 3}}
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from testing.client import Answer
+from testing.patience import eventually
 from tests.real.far import SAMPLINGS, USED_DEEPER, Far, SlowWorkers, far_from
-from tests.real.rig import drafts_again, eventually, revive, sessions
+from tests.real.rig import drafts_again, revive, sessions
 
 
 @pytest.fixture(scope="module")

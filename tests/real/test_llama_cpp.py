@@ -14,10 +14,11 @@ import pytest
 
 from engines.bundled import bundled_gguf
 from testing.client import Answer, Client
+from testing.patience import eventually
 from testing.processes import Process, Stack
 from testing.wire import request
 from tests.engines.llama_cpp.tiny_gguf import require_llama_cpp
-from tests.real.rig import ask, at, drafts_again, eventually, num_drafted, revive, until_drafted
+from tests.real.rig import ask, at, drafts_again, num_drafted, revive, until_drafted
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 

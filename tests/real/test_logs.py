@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from testing.patience import eventually
 from testing.processes import Process, Stack
 from testing.tiny_models import make_tiny_model, truncate_model
-from tests.real.rig import eventually
 
 
 @dataclass

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from testing.client import Answer, Client
+from testing.patience import eventually
 from testing.processes import Process, Stack
 from testing.stacks import speculative
 from tests.real.far import PROMPT, SAMPLINGS, SlowWorkers
-from tests.real.rig import drafts_again, eventually, revive
+from tests.real.rig import drafts_again, revive
 
 
 @dataclass

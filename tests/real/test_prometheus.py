@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from testing.client import Client
+from testing.patience import eventually
 from testing.processes import ROOT, Process, Stack
 from testing.prometheus import CONFIG, MISSING, Prometheus, installed, promtool
 from testing.stacks import BITWISE
 from testing.tiny_models import make_tiny_model, truncate_model
 from tests.real.kinds_of_requests import CHAT, GAMMA, KINDS, Told, ask
-from tests.real.rig import eventually
 
 pytestmark = pytest.mark.skipif(not installed(), reason=MISSING)
 

@@ -12,9 +12,9 @@ from typing import Any
 import httpx
 import pytest
 
+from testing.patience import eventually
 from testing.processes import Process, Stack, free_port
 from testing.tiny_models import make_tiny_model
-from tests.real.rig import eventually
 
 trace_service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
 

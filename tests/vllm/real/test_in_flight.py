@@ -10,11 +10,11 @@ import pytest
 from config.pairs import BUNDLED_DRAFT
 from testing.client import Answer, Client
 from testing.models import bundled
+from testing.patience import eventually
 from testing.processes import Stack
 from testing.prompts import SHORT
 from testing.proxy import Proxy
 from testing.stacks import speculative
-from tests.real.rig import eventually
 from tests.vllm.real.conftest import COMMON, VLLM
 
 pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(900)]

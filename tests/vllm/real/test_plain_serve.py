@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from testing.client import Client
+from testing.patience import eventually
 from testing.processes import Process
 from testing.tiny_models import make_tiny_model
-from tests.real.rig import eventually
 from tests.vllm.real.serving import Vllm, draft_worker, speculating
 
 pytestmark = pytest.mark.timeout(900)  # vLLM imports itself in three processes, one after another

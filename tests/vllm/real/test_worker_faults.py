@@ -7,10 +7,11 @@ from typing import Any
 import psutil
 
 from testing.client import Answer
+from testing.patience import eventually
 from testing.processes import Process
 from testing.prompts import SHORT
 from testing.stacks import speculative
-from tests.real.rig import at, eventually, num_drafted
+from tests.real.rig import at, num_drafted
 from tests.vllm.real.conftest import Workers
 
 # Long enough not to end before a fault that a chunk triggers takes effect.
