@@ -15,7 +15,8 @@ from typing import Any
 import httpx
 from websockets.sync.client import ClientConnection, connect
 
-_SECONDS = 60.0
+from testing.patience import PATIENCE
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -39,7 +40,7 @@ class Page:
         self._number += 1
         self._connection.send(json.dumps({"id": self._number, "method": method, "params": params}))
         while True:
-            message = json.loads(self._connection.recv(timeout=_SECONDS))
+            message = json.loads(self._connection.recv(timeout=PATIENCE))
             self._note(message)
             if message.get("id") == self._number:
                 assert "error" not in message, f"{method}: {message.get('error')}"
@@ -55,7 +56,7 @@ class Page:
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def until(self, condition: str, seconds: float = _SECONDS) -> None:
+    def until(self, condition: str, seconds: float = PATIENCE) -> None:
         """Waits for an expression to become true."""
         give_up = time.monotonic() + seconds
         while not self.run(f"Boolean({condition})"):
@@ -115,7 +116,7 @@ def browser(path: str, profile: Path) -> Iterator[Callable[[], Page]]:
         port = _port(process, profile / "DevToolsActivePort")
 
         def tab() -> Page:
-            made = httpx.put(f"http://127.0.0.1:{port}/json/new?about:blank", timeout=_SECONDS, trust_env=False).json()
+            made = httpx.put(f"http://127.0.0.1:{port}/json/new?about:blank", timeout=PATIENCE, trust_env=False).json()
             connections.append(connect(made["webSocketDebuggerUrl"], max_size=None, proxy=None))
             return Page(connections[-1])
 
@@ -126,14 +127,14 @@ def browser(path: str, profile: Path) -> Iterator[Callable[[], Page]]:
                 connection.close()
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait(10)
+            process.wait(PATIENCE)
 
 
 def _port(process: subprocess.Popen[bytes], file: Path) -> int:
-    give_up = time.monotonic() + _SECONDS
+    give_up = time.monotonic() + PATIENCE
     while time.monotonic() < give_up:
         if process.poll() is not None:
             raise RuntimeError(f"the browser ended with {process.returncode}")

@@ -12,6 +12,8 @@ from typing import Any, Self
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from testing.patience import PATIENCE
+
 
 class ApiFailure(Exception):
     """An answer other than 200, or an error event within a stream (`status` 200)."""
@@ -73,7 +75,7 @@ class Client:
     """Of one gateway. Safe to use from several threads."""
 
     url: str
-    timeout: float = 120.0
+    timeout: float = PATIENCE
     _http: httpx.Client = field(init=False)
     _model: str | None = field(init=False, default=None)
 

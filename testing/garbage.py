@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+from testing.patience import PATIENCE
 
 Alive = Callable[..., Counter[str]]
 
@@ -27,3 +31,11 @@ def collector_off() -> Iterator[Alive]:
     finally:
         gc.enable()
         gc.unfreeze()
+
+
+async def all_gone(alive: Alive, *kinds: type) -> None:
+    """Wait until none is left: until callbacks have been called and other threads have gone on. Fails if one stays."""
+    until = time.monotonic() + PATIENCE / 4
+    while left := alive(*kinds):
+        assert time.monotonic() < until, left
+        await asyncio.sleep(0.02)

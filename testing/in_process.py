@@ -26,8 +26,7 @@ from server.fleet_backend import Fleet
 from serving.connection import HttpConnection
 from serving.runner import KEEP_ALIVE_SECONDS
 from target_worker.app import create_app as create_target_app
-
-_START_SECONDS = 300.0
+from testing.patience import PATIENCE
 
 
 @dataclass
@@ -41,13 +40,13 @@ class Stack:
 
     @cached_property
     def sdk(self) -> OpenAI:
-        return OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=60)
+        return OpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=PATIENCE)
 
     def async_sdk(self) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=60)
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=PATIENCE)
 
     def post(self, path: str, body: dict[str, Any]) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=60)
+        return httpx.post(self.url + path, json=body, timeout=PATIENCE)
 
     def chat(self, **changes: Any) -> httpx.Response:
         messages = [{"role": "user", "content": "Hi"}]
@@ -95,7 +94,7 @@ def _gateway(target_url: str, draft_url: str, settings: dict[str, Any]) -> Itera
             "draft_urls": [draft_url],
             "served_model_name": ["tiny"],
             "probe_interval_seconds": 0.2,
-            "draft_timeout_seconds": 30,
+            "draft_timeout_seconds": PATIENCE,
             **settings,
         }
     )
@@ -123,15 +122,15 @@ def _served(app: FastAPI) -> Iterator[str]:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
 
 
 def _until_ready(url: str, workers: int) -> None:
     """The target is there, and the draft workers too."""
-    give_up = time.monotonic() + _START_SECONDS
+    give_up = time.monotonic() + PATIENCE
     while time.monotonic() < give_up:
-        answer = httpx.get(f"{url}/ready", timeout=20)
+        answer = httpx.get(f"{url}/ready", timeout=PATIENCE)
         if answer.status_code == 200 and answer.text.count(": ready") == workers:
             return
         time.sleep(0.05)
-    raise TimeoutError(f"not ready within {_START_SECONDS} s: {answer.text}")
+    raise TimeoutError(f"not ready within {PATIENCE} s: {answer.text}")

@@ -19,9 +19,11 @@ from typing import Any, Literal, Self
 import httpx
 import psutil
 
+from testing.patience import PATIENCE
+
 Role = Literal["target", "draft", "serve"]
 ROOT = Path(__file__).resolve().parent.parent
-READY_SECONDS = 180.0
+READY_SECONDS = 400.0
 _POLL_SECONDS = 0.05
 _LOG_TAIL = 4000
 
@@ -70,7 +72,7 @@ class Process:
     def wait_ready(self, timeout: float = READY_SECONDS, path: str = "/ready") -> float:
         """Wait until `path` answers 200; the seconds that took. Raises RuntimeError with the log's end."""
         began = time.monotonic()
-        with httpx.Client(timeout=2.0, trust_env=False) as client:
+        with httpx.Client(timeout=20.0, trust_env=False) as client:
             while time.monotonic() - began < timeout:
                 if self._process.poll() is not None:
                     raise RuntimeError(f"{self.name} ended with {self._process.returncode}:\n{self.log_tail()}")
@@ -98,7 +100,7 @@ class Process:
         """As kill -9 does, the whole group; reaped before this returns."""
         if self._process.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
-        self._process.wait(10)
+        self._process.wait(PATIENCE)
         if self._process.stdin is not None:
             self._process.stdin.close()
 
@@ -178,8 +180,11 @@ class Stack:
     def gateway(
         self, targets: Sequence[str], drafts: Sequence[str] = (), name: str = "gateway", **settings: Any
     ) -> Process:
-        """`tandem serve` before workers at these addresses."""
-        return self.tandem("serve", name, target_urls=list(targets), draft_urls=list(drafts), **settings)
+        """`tandem serve` before workers at these addresses. It waits for busy ones: 503 after two seconds says more of
+        the machine than of Tandem."""
+        patient = {"connect_timeout_seconds": 20, "start_timeout_seconds": 120}
+        urls = {"target_urls": list(targets), "draft_urls": list(drafts)}
+        return self.tandem("serve", name, **{**patient, **urls, **settings})
 
     def wait_ready(self, timeout: float = READY_SECONDS) -> None:
         for process in self.processes:

@@ -13,11 +13,11 @@ from typing import Any, Self
 import httpx
 import yaml
 
+from testing.patience import PATIENCE
 from testing.processes import ROOT, free_port
 
 CONFIG = ROOT / "config" / "prometheus"
 MISSING = "Prometheus is not installed: apt-get install prometheus"
-_READY_SECONDS = 60.0
 
 
 def installed() -> bool:
@@ -26,7 +26,7 @@ def installed() -> bool:
 
 
 def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
 
 class Prometheus:
@@ -58,7 +58,7 @@ class Prometheus:
                 stdout=log,
                 stderr=log,
             )
-        self._http = httpx.Client(base_url=self.url, timeout=10.0, trust_env=False)
+        self._http = httpx.Client(base_url=self.url, timeout=PATIENCE, trust_env=False)
 
     def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
         """An instant query's series: labels and value. Raises RuntimeError if Prometheus refuses it."""
@@ -78,7 +78,7 @@ class Prometheus:
         return [rule for group in groups for rule in group["rules"]]
 
     def __enter__(self) -> Self:
-        until = time.monotonic() + _READY_SECONDS
+        until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             try:
                 if self._http.get("/-/ready").status_code == 200:
@@ -95,4 +95,4 @@ class Prometheus:
     def _end(self) -> None:
         self._http.close()
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(PATIENCE)

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 
 from testing.client import Client
+from testing.patience import PATIENCE
 from testing.processes import Process, Stack
 
 BITWISE = {"batch_invariant": True, "dtype": "float32"}
@@ -63,8 +64,10 @@ def start(
     )
     stack.wait_ready()
     for name in SCRIPTED.keys() & running.keys():  # their wrong tokens must be tokens
-        size = httpx.get(f"{target.url}/v1/model", trust_env=False).json()["vocabulary"]["size"]
-        httpx.post(f"{running[name].url}/behave", json={"vocabulary": size}, trust_env=False).raise_for_status()
+        size = httpx.get(f"{target.url}/v1/model", trust_env=False, timeout=PATIENCE).json()["vocabulary"]["size"]
+        httpx.post(
+            f"{running[name].url}/behave", json={"vocabulary": size}, trust_env=False, timeout=PATIENCE
+        ).raise_for_status()
     return Services(target, running, gateway, Client(gateway.url))
 
 

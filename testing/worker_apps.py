@@ -25,6 +25,7 @@ from target_worker.app import create_app as create_target_app
 from target_worker.runtime.engine import LoopTarget
 from target_worker.strategies import STRATEGIES
 from testing.fakes.runner import VOCABULARY, FakeRunner, hash_logits
+from testing.patience import PATIENCE
 from testing.wire import pause, request
 
 STOP = 31
@@ -128,7 +129,7 @@ async def running(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """A client of the app, once it is ready."""
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://worker", timeout=20) as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker", timeout=PATIENCE) as client:
             while (await client.get("/ready")).status_code != 200:
                 await pause()
             yield client

@@ -11,6 +11,7 @@ from typing import Any
 from setuptools import find_packages
 
 import tandem
+from testing.patience import PATIENCE
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -37,7 +38,7 @@ def test_workers_start_without_xgrammar() -> None:
     """It is an extra of its own: without it they serve no grammars."""
     engines = "draft_worker.runtime.engine, draft_worker.start, target_worker.runtime.engine, target_worker.start"
     code = f"import sys; sys.modules['xgrammar'] = None; import {engines}"
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=PATIENCE)
 
 
 def test_the_version_has_one_place() -> None:

@@ -15,6 +15,7 @@ import pytest
 from protocol.messages import DraftResponse
 from server.rounds.padded_rows import within
 from testing.in_process import Stack, running_stack
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model
 from tests.test_vocabularies import complete, counts, drafted_by
 
@@ -57,7 +58,7 @@ def test_rows_without_a_token_are_no_difference(stack: Stack, drafter: str, stra
 
 def test_no_draft_was_a_failure(stack: Stack) -> None:
     """Random models draw padded rows as often as any."""
-    page = httpx.get(f"{stack.url}/metrics").text
+    page = httpx.get(f"{stack.url}/metrics", timeout=PATIENCE).text
     failures = [line for line in page.splitlines() if line.startswith("tandem_worker_failures_total{")]
     bad = [line for line in failures if 'role="draft"' in line and 'reason="bad_answer"' in line]
     assert bad
@@ -95,10 +96,10 @@ def test_with_q_the_place_of_a_cut_does_not_follow_from_what_was_drawn() -> None
 
 
 def test_it_is_told_as_one_vocabulary(stack: Stack) -> None:
-    detail = httpx.get(f"{stack.url}/ready").json()["detail"]
+    detail = httpx.get(f"{stack.url}/ready", timeout=PATIENCE).json()["detail"]
     assert "rows_448 on torch" in detail
     assert "by shared" not in detail
-    metrics = httpx.get(f"{stack.url}/metrics").text.splitlines()
+    metrics = httpx.get(f"{stack.url}/metrics", timeout=PATIENCE).text.splitlines()
     assert not [
         line for line in metrics if line.startswith("tandem_vocabulary_mismatch{") and not line.endswith(" 0.0")
     ]

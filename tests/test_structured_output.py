@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from engines.grammar.errors import GrammarError
 from engines.grammar.state import GrammarState
 from testing.in_process import Stack, running_stack
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model, make_tokenizer, truncate_model
 from testing.wire import request
 from tests.engines.grammar import schemas
@@ -231,14 +232,14 @@ def test_an_error_within_a_schema_names_its_place(stack: Stack, where: Any, fiel
 def verify(stack: Stack, **fields: Any) -> httpx.Response:
     grammar = {"type": "regex", "value": "[ab]{3,30}c", "start": 3}
     message = request(**{"candidates": [], "num_prompt_tokens": 3, "grammar": grammar, **fields})
-    return httpx.post(f"{stack.target_url}/v1/verify", json=message, timeout=60)
+    return httpx.post(f"{stack.target_url}/v1/verify", json=message, timeout=PATIENCE)
 
 
 def test_the_target_checks_grammars(stack: Stack) -> None:
     url = f"{stack.target_url}/v1/grammar/check"
     good = {"grammar": {"type": "json_object", "value": "", "start": 0}}
-    assert httpx.post(url, json=good, timeout=60).json() == {"ok": True}
-    answer = httpx.post(url, json={"grammar": {"type": "regex", "value": "(", "start": 0}}, timeout=60)
+    assert httpx.post(url, json=good, timeout=PATIENCE).json() == {"ok": True}
+    answer = httpx.post(url, json={"grammar": {"type": "regex", "value": "(", "start": 0}}, timeout=PATIENCE)
     assert answer.status_code == 400
     assert (answer.json()["error"]["code"], answer.json()["error"]["field"]) == ("invalid_grammar", "grammar.value")
 
@@ -249,7 +250,7 @@ def test_a_lost_session_finds_its_place_in_the_grammar_again(stack: Stack) -> No
         ids, number = [40, 41, 42], 0
         while len(ids) < 20:
             if loses:
-                httpx.delete(f"{stack.target_url}/v1/sessions/g{loses}", timeout=60).raise_for_status()
+                httpx.delete(f"{stack.target_url}/v1/sessions/g{loses}", timeout=PATIENCE).raise_for_status()
             # Half of the drafts are what the grammar refuses.
             drafts = [{"token_ids": [whole[0][len(ids)] if number % 2 and whole else 300]}] if number else []
             answer = verify(stack, ids=ids, session_id=f"g{loses}", round=number, candidates=drafts).json()

@@ -13,6 +13,7 @@ import pytest
 
 from draft_worker.vocabularies.sample import SAMPLE
 from testing.in_process import Stack, running_stack
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model
 from testing.vocabularies import llama_like, model_that_speaks, permuted, qwen_like
 
@@ -159,10 +160,14 @@ def test_penalties_bias_stops_and_grammars_meet_other_ids(stack: Stack) -> None:
 
 
 def test_the_way_is_told(stack: Stack) -> None:
-    detail = httpx.get(f"{stack.url}/ready").json()["detail"]
+    detail = httpx.get(f"{stack.url}/ready", timeout=PATIENCE).json()["detail"]
     assert len(re.findall(r"by shared ids \(\d+ tokens", detail)) == 2
     assert len(re.findall(r"by shared text \(\d+ tokens", detail)) == 3 + len(BY_PROMPT)
-    ways = [line for line in httpx.get(f"{stack.url}/metrics").text.splitlines() if line.startswith("tandem_draft_voc")]
+    ways = [
+        line
+        for line in httpx.get(f"{stack.url}/metrics", timeout=PATIENCE).text.splitlines()
+        if line.startswith("tandem_draft_voc")
+    ]
     assert sum('way="shared_text"' in line and line.endswith(" 1.0") for line in ways) == 3 + len(BY_PROMPT)
     assert sum('way="shared_ids"' in line and line.endswith(" 1.0") for line in ways) == 2
     assert sum('way="same"' in line and line.endswith(" 1.0") for line in ways) == 1
@@ -170,9 +175,11 @@ def test_the_way_is_told(stack: Stack) -> None:
 
 def judged(stack: Stack, prompt: str) -> float:
     """Draft tokens that were judged after this prompt, by all draft workers together."""
-    workers = re.findall(r"draft (http://[\d.:]+\d): ready", httpx.get(f"{stack.url}/ready").json()["detail"])
+    workers = re.findall(
+        r"draft (http://[\d.:]+\d): ready", httpx.get(f"{stack.url}/ready", timeout=PATIENCE).json()["detail"]
+    )
     assert len(workers) > len(DRAFTERS)
-    pages = "\n".join(httpx.get(f"{url}/metrics").text for url in workers)
+    pages = "\n".join(httpx.get(f"{url}/metrics", timeout=PATIENCE).text for url in workers)
     name = f'tandem_draft_prompt_num_draft_tokens_total{{prompt="{prompt}"}} '
     return sum(float(line.removeprefix(name)) for line in pages.splitlines() if line.startswith(name))
 

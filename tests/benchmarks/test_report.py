@@ -9,12 +9,13 @@ import pytest
 
 from benchmarks import report
 from tandem.bench import results
+from testing.patience import PATIENCE
 
 
 def git(folder: Path, *arguments: str) -> str:
     settings = ["-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     command = ["git", "-C", str(folder), *settings, *arguments]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stdout.strip()
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE).stdout.strip()
 
 
 def test_results_name_the_commit_and_whether_files_differ_from_it(

@@ -16,6 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from testing.client import Client
 from testing.in_process import Stack
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tokenizer
 from tests.clients.conftest import Sum
 
@@ -224,7 +225,7 @@ def test_the_llm_command(stack: Stack, tmp_path: Path) -> None:
         environment = {**os.environ, "LLM_USER_PATH": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)}
         done = subprocess.run(
             [sys.executable, "-m", "llm", "-m", "tandem", "--key", "unused", *arguments],
-            env=environment, capture_output=True, text=True, timeout=90, stdin=subprocess.DEVNULL, check=False,
+            env=environment, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -15,6 +15,7 @@ from draft_worker.runtime.draft import draft_job
 from engines.runtime.jobs import Job
 from protocol.errors import ErrorBody
 from protocol.worker_info import ModelInfo
+from testing.patience import PATIENCE
 from testing.wire import async_test, request
 from testing.worker_apps import drafter
 
@@ -49,7 +50,7 @@ def test_a_lookup_worker_does_not_import_torch() -> None:
         "import sys; from config.workers import DraftWorkerConfig; from draft_worker.app import create_app;"
         "create_app(DraftWorkerConfig()); assert 'torch' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE)
 
 
 @async_test

@@ -24,7 +24,8 @@ from engines.runtime.runs import Run
 from protocol.errors import WireError
 from protocol.messages import DraftRequest
 from testing.fakes.runner import FakeRunner
-from testing.garbage import Alive, collector_off
+from testing.garbage import all_gone, collector_off
+from testing.patience import PATIENCE
 from testing.wire import async_test, pause
 from testing.worker_apps import STOP, Drafter, blended, drafter
 from worker.calls import Call
@@ -73,7 +74,7 @@ class Preparing:
     def _gate(self, rows: Sequence[Row]) -> None:
         if any(row.parents is not None for row in rows):
             self._entered.set()
-            assert self._hold.wait(20)
+            assert self._hold.wait(PATIENCE)
 
     @asynccontextmanager
     async def held(self) -> AsyncIterator[None]:
@@ -82,7 +83,7 @@ class Preparing:
         self._hold.clear()
         self.worker.runner.gate = self._gate
         await self.ahead()
-        assert await asyncio.to_thread(self._entered.wait, 20)
+        assert await asyncio.to_thread(self._entered.wait, PATIENCE)
         try:
             yield
             await a_while()
@@ -147,7 +148,7 @@ async def yielded(it: Preparing) -> None:
 
 async def late(it: Preparing) -> None:
     async with it.held():
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(1.1)
     await it.done()
 
 
@@ -212,13 +213,13 @@ async def left(it: Preparing) -> None:
 
     def gate(rows: Sequence[Row]) -> None:
         entered.set()
-        assert hold.wait(20)
+        assert hold.wait(PATIENCE)
 
     await it.ahead()
     await it.done()
     it.worker.runner.gate = gate
     call = asyncio.create_task(it.ahead([*PROMPT, 30]))
-    assert await asyncio.to_thread(entered.wait, 20)
+    assert await asyncio.to_thread(entered.wait, PATIENCE)
     call.cancel()
     await a_while()
     hold.set()
@@ -233,30 +234,25 @@ WAYS = [
 ]  # fmt: skip
 
 
-async def nothing(alive: Alive, *kinds: type) -> None:
-    await a_while()  # until callbacks have been called
-    assert not alive(*kinds)
-
-
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @async_test
 async def test_nothing_of_it_is_left(
     way: Callable[[Preparing], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way is late:
-        monkeypatch.setattr(lookahead_module, "_MOST_SECONDS", 0.2)
+        monkeypatch.setattr(lookahead_module, "_MOST_SECONDS", 1.0)
     async with drafter(FakeRunner(2, logits=blended(0.3)), slots=2) as worker:
         it = Preparing(worker)
         await it.draft([1, 2])
         with collector_off() as alive:
             await way(it)
-            await nothing(alive, *OF_CALLS)
+            await all_gone(alive, *OF_CALLS)
             worker.runner.gate = lambda rows: None
             await it.draft([*PROMPT, 27])
-            await nothing(alive, *PREPARED, *OF_CALLS)
+            await all_gone(alive, *PREPARED, *OF_CALLS)
             for session in ("s", "o", "s1", "s2"):
                 await worker.client.delete(f"/v1/sessions/{session}")
-            await nothing(alive, *PREPARED, *OF_CALLS, Looking, DraftRequest)
+            await all_gone(alive, *PREPARED, *OF_CALLS, Looking, DraftRequest)
 
 
 @async_test
@@ -270,4 +266,4 @@ async def test_nothing_is_left_of_what_is_prepared_when_the_engine_is_closed() -
                 closing = asyncio.create_task(worker.client.delete("/v1/sessions/none"))
             await closing
             await it.ahead([*PROMPT, 30])
-        await nothing(alive, *OF_CALLS)
+        await all_gone(alive, *OF_CALLS)

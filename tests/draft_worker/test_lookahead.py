@@ -19,6 +19,7 @@ from draft_worker.outcomes import BONUS, Ahead, Branch, Guess
 from draft_worker.plans import DrawSeconds
 from engines.runtime.rows import Row
 from testing.fakes.runner import FakeRunner
+from testing.patience import PATIENCE
 from testing.wire import async_test, pause, request
 from testing.worker_apps import STOP, Drafter, blended, drafter, target
 
@@ -358,11 +359,11 @@ async def test_it_waits_for_every_call_and_ends_with_its_session() -> None:
             if any(row.parents is not None for row in rows):
                 trees.append(rows)
                 entered.set()
-                assert hold.wait(20)
+                assert hold.wait(PATIENCE)
 
         runner.gate = gate
         await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=8)
-        assert await asyncio.to_thread(entered.wait, 20)
+        assert await asyncio.to_thread(entered.wait, PATIENCE)
         # Two others come while a pass of it runs: they take the next passes, and one of them its slot.
         others = [
             asyncio.create_task(
@@ -391,11 +392,11 @@ async def test_a_session_that_is_deleted_ends_what_it_prepares() -> None:
         def gate(rows: list[Row]) -> None:
             if any(row.parents is not None for row in rows):
                 entered.set()
-                assert hold.wait(20)
+                assert hold.wait(PATIENCE)
 
         runner.gate = gate
         await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=16)
-        assert await asyncio.to_thread(entered.wait, 20)
+        assert await asyncio.to_thread(entered.wait, PATIENCE)
         assert (await worker.client.delete("/v1/sessions/s")).status_code == 204
         for _ in range(20):
             await pause()  # what was cancelled hears of it once the event loop has gone round
@@ -497,14 +498,14 @@ async def test_nothing_is_prepared_before_others_calls_are_answered() -> None:
         def gate(rows: list[Row]) -> None:
             passes.append({row.slot for row in rows})
             entered.set()
-            assert hold.wait(20)
+            assert hold.wait(PATIENCE)
 
         worker.runner.gate = gate
         others = [
             asyncio.create_task(worker.draft(ids=[place] * 30, sampling=GREEDY, session_id=f"o{place}"))
             for place in (1, 2)
         ]
-        assert await asyncio.to_thread(entered.wait, 20)
+        assert await asyncio.to_thread(entered.wait, PATIENCE)
         (there,) = await drafted_together(worker, [text[:12]], 1, 9)
         assert there["source"] == "cache"
         hold.set()

@@ -19,6 +19,7 @@ from engines.cache import build_once, cache_folder
 from engines.errors import ModelError
 from engines.gguf import convert as gguf
 from engines.models import resolve_model, weight_files
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model
 
 CONTENT = b"GGUF and so on"
@@ -110,14 +111,14 @@ def test_build_once_builds_once_among_many(tmp_path: Path) -> None:
         (target / "file").write_text("done")
 
     def ask() -> None:
-        together.wait(timeout=10)
+        together.wait(timeout=PATIENCE)
         assert (build_once(tmp_path / "built", build) / "file").read_text() == "done"
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=10)
+        thread.join(timeout=PATIENCE)
     assert len(builds) == 1
 
 

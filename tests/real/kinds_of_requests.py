@@ -9,6 +9,8 @@ from typing import Any
 
 import httpx
 
+from testing.patience import PATIENCE
+
 CHAT, TEXT, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/responses"
 GAMMA = 4
 
@@ -72,7 +74,7 @@ def ask(url: str, model: str, path: str, body: Mapping[str, Any]) -> Told:
         "speculative": {"draft_tokens": GAMMA, "adaptive_speculation": False},
         **body,
     }
-    answer = httpx.post(f"{url}{path}", json=fields, timeout=120, trust_env=False)
+    answer = httpx.post(f"{url}{path}", json=fields, timeout=PATIENCE, trust_env=False)
     assert answer.status_code == 200, answer.text
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
     parts = [json.loads(line) for line in lines if line != "[DONE]"] if body.get("stream") else [answer.json()]

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from testing.client import Answer, Client
-from testing.patience import eventually
+from testing.patience import PATIENCE, eventually
 from testing.processes import Process, Stack
 from testing.stacks import speculative
 
@@ -31,7 +31,7 @@ class Rig:
 
     def behave(self, **script: Any) -> None:
         """Change what the scripted drafter does."""
-        httpx.post(f"{self.scripted.url}/behave", json=script, trust_env=False).raise_for_status()
+        httpx.post(f"{self.scripted.url}/behave", json=script, trust_env=False, timeout=PATIENCE).raise_for_status()
 
 
 def ask(client: Client, drafter: str = "model", during: Callable[[int], None] = lambda n: None, **more: Any) -> Answer:

@@ -17,6 +17,7 @@ from config.pairs import BUNDLED_DRAFT
 from engines.bundled import bundled_gguf
 from testing.client import Client
 from testing.models import bundled
+from testing.patience import PATIENCE
 from testing.processes import ROOT, Process, Stack
 from tests.engines.llama_cpp.tiny_gguf import require_llama_cpp
 from tests.real.rig import until_drafted
@@ -83,7 +84,10 @@ def check(stack: Stack, target: Process, drafter: Process, least_accepted: float
     """Equal texts whether it drafts or not, one vocabulary, and drafts that are right so often."""
     target.wait_ready(600)
     drafter.wait_ready(600)
-    vocabularies = [httpx.get(f"{one.url}/v1/model", trust_env=False).json()["vocabulary"] for one in (target, drafter)]
+    vocabularies = [
+        httpx.get(f"{one.url}/v1/model", trust_env=False, timeout=PATIENCE).json()["vocabulary"]
+        for one in (target, drafter)
+    ]
     assert vocabularies[0]["fingerprint"] == vocabularies[1]["fingerprint"]
     gateway = stack.gateway([target.url], [drafter.url], f"gateway-{target.name}-{drafter.name}")
     gateway.wait_ready()

@@ -104,7 +104,7 @@ def test_target_killed_and_restarted(rig: Rig) -> None:
     with ThreadPoolExecutor(1) as pool:
         other = pool.submit(ask, rig.single, "none", at(5, began.set))
         assert ask(rig.single, during=at(5, kill_and_restart)).identity == rig.undisturbed.identity
-        assert other.result(RECOVERY_SECONDS).identity == rig.undisturbed.identity
+        assert other.result(PATIENCE).identity == rig.undisturbed.identity
 
 
 @pytest.mark.parametrize("drafter", ["model", "none"])
@@ -152,7 +152,9 @@ def test_target_terminated_while_it_serves(rig: Rig) -> None:
 def test_all_targets_gone(rig: Rig, tiny_model: Path) -> None:
     with Stack(rig.stack.logs / "gone") as stack:
         target = stack.target(tiny_model, threads=1, batch_invariant=True)
-        gateway = stack.gateway([target.url], recovery_timeout_seconds=1, probe_interval_seconds=0.3)
+        gateway = stack.gateway(
+            [target.url], start_timeout_seconds=1, recovery_timeout_seconds=1, probe_interval_seconds=0.3
+        )
         stack.wait_ready()
         with Client(gateway.url) as client:
             with pytest.raises(ApiFailure) as during:
@@ -213,7 +215,7 @@ def test_client_that_never_reads(rig: Rig) -> None:
     body = {"model": rig.single.model, "messages": [{"role": "user", "content": PROMPT}], "stream": True, **OPTIONS}
     body |= {"max_tokens": 400, "logprobs": True, "top_logprobs": 20}
     url = f"{rig.single.url}/v1/chat/completions"
-    with httpx.Client(trust_env=False) as silent, silent.stream("POST", url, json=body) as answer:
+    with httpx.Client(trust_env=False, timeout=PATIENCE) as silent, silent.stream("POST", url, json=body) as answer:
         assert answer.status_code == 200
         assert ask(rig.single).identity == rig.undisturbed.identity
         eventually(lambda: rig.single.metrics()["tandem_num_requests_running"] == 0, "it has ended")

@@ -14,7 +14,7 @@ import pytest
 
 from engines.bundled import bundled_gguf
 from testing.client import Answer, Client
-from testing.patience import eventually
+from testing.patience import PATIENCE, eventually
 from testing.processes import Process, Stack
 from testing.wire import request
 from tests.engines.llama_cpp.tiny_gguf import require_llama_cpp
@@ -81,7 +81,7 @@ def test_the_draft_worker_ends_in_mid_answer(pair: Pair, end: str) -> None:
     until_drafted(lambda: ask(pair.client, max_tokens=24))
     for answer in streams(pair, getattr(pair.drafter, end)):
         assert answer.identity == pair.undisturbed.identity
-    assert (pair.drafter.wait(20) == 0) == (end == "terminate")
+    assert (pair.drafter.wait(PATIENCE) == 0) == (end == "terminate")
     assert ask(pair.client).identity == pair.undisturbed.identity, "with the drafter gone"
     revive(pair.client, pair.drafter)
     eventually(lambda: drafts_again(pair.client), "drafting starts again")
@@ -93,7 +93,7 @@ def test_the_target_ends_in_mid_answer_and_comes_back(pair: Pair, end: str) -> N
 
     def end_and_restart() -> None:
         getattr(pair.target, end)()
-        codes.append(pair.target.wait(20))
+        codes.append(pair.target.wait(PATIENCE))
         pair.target.restart()
 
     for answer in streams(pair, end_and_restart):
@@ -109,7 +109,7 @@ def test_a_target_that_is_told_to_end_finishes_what_it_was_asked(pair: Pair) -> 
     fields = request([5, 6, 7, 8], max_tokens=400, sampling={"temperature": 0.0, "ignore_eos": True}, session_id=None)
     found: list[int] = []
     with (
-        httpx.Client(base_url=target.url, timeout=60, trust_env=False) as client,
+        httpx.Client(base_url=target.url, timeout=PATIENCE, trust_env=False) as client,
         client.stream("POST", "/v1/generate", json=fields) as answer,
     ):
         lines = answer.iter_lines()
@@ -121,7 +121,7 @@ def test_a_target_that_is_told_to_end_finishes_what_it_was_asked(pair: Pair) -> 
         for line in lines:
             found += json.loads(line)["token_ids"]
     assert len(found) == 400
-    assert target.wait(60) == 0
+    assert target.wait(PATIENCE) == 0
 
 
 def test_without_bitwise_mode(pair: Pair) -> None:
@@ -133,11 +133,11 @@ def test_without_bitwise_mode(pair: Pair) -> None:
         gateway = stack.gateway([target.url], [drafter.url], draft_pools={"model": [drafter.url]})
         stack.wait_ready()
         for worker in (target, drafter):
-            info = httpx.get(f"{worker.url}/v1/model", trust_env=False).json()
+            info = httpx.get(f"{worker.url}/v1/model", trust_env=False, timeout=PATIENCE).json()
             assert info["capabilities"]["batch_invariant"] is False
-        on = httpx.get(f"{pair.target.url}/v1/model", trust_env=False).json()
+        on = httpx.get(f"{pair.target.url}/v1/model", trust_env=False, timeout=PATIENCE).json()
         assert on["capabilities"]["batch_invariant"] is True
-        off = httpx.get(f"{target.url}/v1/model", trust_env=False).json()
+        off = httpx.get(f"{target.url}/v1/model", trust_env=False, timeout=PATIENCE).json()
         assert off["fingerprint"] != on["fingerprint"], "answers of the two are not each other's"
         assert off["vocabulary"] == on["vocabulary"]
         with Client(gateway.url) as client:

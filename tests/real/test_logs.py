@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from testing.patience import eventually
+from testing.patience import PATIENCE, eventually
 from testing.processes import Process, Stack
 from testing.tiny_models import make_tiny_model, truncate_model
 
@@ -25,7 +25,7 @@ class Logged:
         body = {"messages": [{"role": "user", "content": "Sing."}], "model": "tiny", "max_tokens": 24, **options}
         headers = {"x-request-id": request_id}
         url = f"{self.gateway.url}/v1/chat/completions"
-        return httpx.post(url, json=body, headers=headers, timeout=60, trust_env=False)
+        return httpx.post(url, json=body, headers=headers, timeout=PATIENCE, trust_env=False)
 
 
 def lines(process: Process, request_id: str) -> list[dict[str, Any]]:

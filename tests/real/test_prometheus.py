@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from testing.client import Client
-from testing.patience import eventually
+from testing.patience import PATIENCE, eventually
 from testing.processes import ROOT, Process, Stack
 from testing.prometheus import CONFIG, MISSING, Prometheus, installed, promtool
 from testing.stacks import BITWISE
@@ -128,10 +128,10 @@ def _traffic(rig: Rig) -> None:
     # A client's error.
     url = f"{rig.gateway.url}{CHAT}"
     fields = {"model": rig.client.model, **messages, "temperature": 9}
-    assert httpx.post(url, json=fields, trust_env=False).status_code == 400
+    assert httpx.post(url, json=fields, trust_env=False, timeout=PATIENCE).status_code == 400
     # One that leaves in mid-stream.
     fields |= {"temperature": 0.2, "max_tokens": 400, "stream": True, "speculative": {"enabled": False}, "seed": 3}
-    with httpx.stream("POST", url, json=fields, trust_env=False) as stream:
+    with httpx.stream("POST", url, json=fields, trust_env=False, timeout=PATIENCE) as stream:
         next(stream.iter_lines())
     eventually(lambda: rig.client.metrics()["tandem_num_requests_running"] == 0, "the abandoned one has ended")
     after = rig.counted()

@@ -13,6 +13,7 @@ from schemathesis.checks import CHECKS, load_all_checks
 from schemathesis.core.result import Ok
 
 from protocol.hashing import PrefixHashes
+from testing.patience import PATIENCE
 from testing.stacks import Services
 from tests.real.conftest import TINY_VOCABULARY
 
@@ -20,7 +21,6 @@ from tests.real.conftest import TINY_VOCABULARY
 EXAMPLES = 12
 MOST_TOKENS = 3
 MESSAGES = [{"role": "user", "content": "Tell me about the sea."}]
-SECONDS = 30
 load_all_checks()
 # The schema can't say which ids a vocabulary has or what fits a context, so what fits the schema may be refused.
 NOT_CHECKED: list[Any] = [CHECKS.get_one("positive_data_acceptance")]
@@ -38,7 +38,7 @@ def test_what_comes_back_fits_the_schema(tiny: Services, service: str, mode: Gen
 def send(url: str, mode: GenerationMode, examples: int) -> int:
     """Send `examples` cases to each operation of the service; how many there were. Raises on the first wrong answer."""
     schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
-    models = httpx.get(f"{url}/v1/models", trust_env=False)
+    models = httpx.get(f"{url}/v1/models", trust_env=False, timeout=PATIENCE)
     model = models.json()["data"][0]["id"] if models.status_code == 200 else None  # workers have no such page
     sent = 0
     for result in schema.get_all_operations():
@@ -66,7 +66,7 @@ def send(url: str, mode: GenerationMode, examples: int) -> int:
                     case.body["model"] = model
                     case.body.update({"messages": MESSAGES} if case.body.get("messages") else {})
             excluded = NOT_CHECKED_IN_BATCHES if case.path.endswith("/batch") else NOT_CHECKED
-            case.call_and_validate(excluded_checks=excluded, timeout=SECONDS)
+            case.call_and_validate(excluded_checks=excluded, timeout=PATIENCE)
 
         if (
             mode == GenerationMode.POSITIVE or operation.method.upper() == "POST"

@@ -10,6 +10,7 @@ from typing import Any
 import openai
 import pytest
 
+from testing.patience import PATIENCE
 from testing.stacks import Services
 
 MESSAGES: Any = [{"role": "user", "content": "Tell me about the sea."}]
@@ -19,7 +20,7 @@ NO_SPECULATION = {"speculative": {"enabled": False}}
 
 @pytest.fixture
 def sdk(tiny: Services) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{tiny.gateway.url}/v1", api_key="none", max_retries=0, timeout=60)
+    return openai.OpenAI(base_url=f"{tiny.gateway.url}/v1", api_key="none", max_retries=0, timeout=PATIENCE)
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_streamed(tiny: Services, sdk: openai.OpenAI, expected: str) -> None:
 
 def test_async_and_at_once(tiny: Services, expected: str) -> None:
     async def ask() -> list[str | None]:
-        async with openai.AsyncOpenAI(base_url=f"{tiny.gateway.url}/v1", api_key="none", timeout=60) as sdk:
+        async with openai.AsyncOpenAI(base_url=f"{tiny.gateway.url}/v1", api_key="none", timeout=PATIENCE) as sdk:
 
             async def whole() -> str | None:
                 answer = await sdk.chat.completions.create(model=tiny.client.model, messages=MESSAGES, **OPTIONS)
@@ -123,4 +124,4 @@ def test_health_ready_and_metrics(tiny: Services, process: str) -> None:
 def _curl(url: str, body: str | None = None) -> str:
     data = ["-H", "Content-Type: application/json", "--data-binary", "@-"] if body is not None else []
     command = ["curl", "--silent", "--show-error", "--noproxy", "*", "--max-time", "60", *data, url]
-    return subprocess.run(command, input=body, capture_output=True, text=True, check=True, timeout=90).stdout
+    return subprocess.run(command, input=body, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from testing.patience import PATIENCE
 from testing.processes import Stack
 
 KEYS = ("key-of-alice-7Hq2", "key-of-bob-9Zw4")
@@ -39,7 +40,7 @@ def post(stack: Stack, body: dict[str, Any] | str, key: str | None = KEYS[0]) ->
     headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key is not None else {})
     content = body if isinstance(body, str) else json.dumps(body)
     url = f"{stack.processes[-1].url}/v1/chat/completions"
-    return httpx.post(url, content=content, headers=headers, timeout=60, trust_env=False)
+    return httpx.post(url, content=content, headers=headers, timeout=PATIENCE, trust_env=False)
 
 
 def test_keys_and_token(stack: Stack) -> None:
@@ -49,7 +50,10 @@ def test_keys_and_token(stack: Stack) -> None:
     for worker in stack.processes[:-1]:
         for key, status in ((None, 401), (KEYS[0], 401), (TOKEN, 200)):
             headers = {"authorization": f"Bearer {key}"} if key is not None else {}
-            assert httpx.get(f"{worker.url}/v1/model", headers=headers, trust_env=False).status_code == status
+            assert (
+                httpx.get(f"{worker.url}/v1/model", headers=headers, trust_env=False, timeout=PATIENCE).status_code
+                == status
+            )
 
 
 def test_logs_hold_no_secrets(stack: Stack) -> None:
@@ -72,7 +76,11 @@ def test_logs_hold_no_secrets(stack: Stack) -> None:
         headers = {"authorization": f"Bearer {TOKEN}"}
         for path in ("draft", "verify", f"sessions/{PROMPT}"):
             answer = httpx.post(
-                f"{process.url}/v1/{path}", json={"session_id": PROMPT}, headers=headers, trust_env=False
+                f"{process.url}/v1/{path}",
+                json={"session_id": PROMPT},
+                headers=headers,
+                trust_env=False,
+                timeout=PATIENCE,
             )
             assert 400 <= answer.status_code < 500
     stack.close()  # what they say as they end counts too

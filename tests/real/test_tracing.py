@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from testing.patience import eventually
+from testing.patience import PATIENCE, eventually
 from testing.processes import Process, Stack, free_port
 from testing.tiny_models import make_tiny_model
 
@@ -106,7 +106,7 @@ def ask(process: Process, **more: Any) -> httpx.Response:
     headers = more.pop("headers", {})
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 16, **more}
     url = f"{process.url}/v1/chat/completions"
-    return httpx.post(url, json=body, headers=headers, timeout=60, trust_env=False)
+    return httpx.post(url, json=body, headers=headers, timeout=PATIENCE, trust_env=False)
 
 
 def test_a_request_is_one_trace_through_all_three(gateway: Process, collector: Collector) -> None:
@@ -165,4 +165,4 @@ def test_a_collector_that_is_gone_costs_no_request_and_no_end(gateway: Process) 
     for _ in range(3):
         assert ask(alone).status_code == 200
     alone.terminate()
-    assert alone.wait(30) == 0
+    assert alone.wait(PATIENCE) == 0

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from protocol.errors import ErrorBody
 from serving.connection import HttpConnection
+from testing.patience import PATIENCE
 
 H2C = "Upgrade: h2c\r\nConnection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 WEBSOCKET = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhl\r\nSec-WebSocket-Version: 13\r\n"
@@ -36,13 +37,13 @@ def port() -> Iterator[int]:
     thread.start()
     yield listener.getsockname()[1]
     server.should_exit = True
-    thread.join(10)
+    thread.join(PATIENCE)
 
 
 def talk(port: int, *chunks: bytes, until: bytes) -> bytes:
     """The response up to `until`; each chunk is its own segment."""
     received = b""
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for chunk in chunks:
             connection.sendall(chunk)

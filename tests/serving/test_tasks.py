@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from serving.tasks import TaskOwner
+from testing.patience import PATIENCE
 
 
 def test_tasks_end_with_their_owner() -> None:
@@ -49,7 +50,7 @@ def test_a_task_started_after_the_end_begins_and_is_cancelled() -> None:
         tasks = TaskOwner()
         tasks.cancel()
         task = tasks.start(work())
-        await asyncio.wait({task}, timeout=1.0)
+        await asyncio.wait({task}, timeout=PATIENCE)
         assert task.cancelled()
 
     asyncio.run(main())

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from config.roles import ROLES
 from tandem import __version__
 from tandem.cli import app
+from testing.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +27,7 @@ def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
         env={**environ, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -59,7 +60,7 @@ def test_help_loads_nothing_heavy() -> None:
         "print(sorted({'torch', 'transformers', 'numpy', 'fastapi', 'uvicorn', 'httpx'} & sys.modules.keys()))"
     )
     result = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert result.stdout.splitlines()[-1] == "[]"
 

@@ -20,6 +20,7 @@ from tandem.doctor_report import print_report, verdict_line
 from tandem.findings import PromptResult, Report
 from tandem.payoff import Costs, Yield, judge
 from tandem.probes import ProbedService
+from testing.patience import PATIENCE
 
 NOWHERE = "http://127.0.0.1:9"  # the discard port: nothing listens there
 
@@ -58,7 +59,7 @@ def round_trips_take_a_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
 def examine(
     capsys: pytest.CaptureFixture[str], urls: dict[str, str], options: dict[str, Any] | None = None, **settings: Any
 ) -> tuple[int, dict[str, Any]]:
-    common: dict[str, Any] = {"api_key": None, "draft_tokens": None, "max_tokens": 24, "timeout": 10.0} | (
+    common: dict[str, Any] = {"api_key": None, "draft_tokens": None, "max_tokens": 24, "timeout": PATIENCE} | (
         options or {}
     )
     code = run_doctor(ServeSettings(**settings), **urls, **common, as_json=True)
@@ -234,7 +235,7 @@ def test_the_report_for_people(setup: Setup, capsys: pytest.CaptureFixture[str])
         api_key=None,
         draft_tokens=None,
         max_tokens=24,
-        timeout=10.0,
+        timeout=PATIENCE,
         as_json=False,  # type: ignore[arg-type]
     )
     said = " ".join(capsys.readouterr().out.split())

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from testing.patience import PATIENCE
 from testing.processes import ROOT
 
 
@@ -17,7 +18,7 @@ def test_in_the_folder_that_holds_the_clone(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert found.stdout.strip() == "Tandem", found.stderr

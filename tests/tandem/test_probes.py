@@ -10,11 +10,12 @@ import httpx
 import pytest
 
 from tandem.probes import REPEATS, ProbedService, Unreachable
+from testing.patience import PATIENCE
 
 
 def service(answer: Callable[[httpx.Request], httpx.Response]) -> ProbedService:
     """A service that answers without a network."""
-    probed = ProbedService("gateway", "http://gateway/", "secret", timeout=5)
+    probed = ProbedService("gateway", "http://gateway/", "secret", timeout=PATIENCE)
     headers = probed._client.headers
     probed._client = httpx.Client(transport=httpx.MockTransport(answer), base_url=probed.url, headers=headers)
     return probed

@@ -14,6 +14,7 @@ import pytest
 import tandem
 from tandem.up import services
 from tandem.up_flags import settings_for_up
+from testing.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SHADOW = 'raise ImportError("somebody\'s own " + __file__)\n'
@@ -37,7 +38,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def run(command: list[str], cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("TANDEM_", "PYTHON"))}
     return subprocess.run(
-        command, cwd=cwd, env=environ | variables, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=cwd, env=environ | variables, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
 
 

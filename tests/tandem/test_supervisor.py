@@ -14,9 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from testing.patience import PATIENCE
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
-WAIT = 30.0
 
 
 def free_port() -> int:
@@ -31,7 +32,7 @@ class Up:
     def __init__(
         self,
         *modes: str,
-        ready_timeout: float = WAIT,
+        ready_timeout: float = PATIENCE,
         grace: float = 5.0,
         ports: list[int] | None = None,
         cores: int = 3,
@@ -59,11 +60,11 @@ class Up:
 
     def finish(self) -> tuple[int, str]:
         """The exit code and what it said on stderr."""
-        _, said = self.process.communicate(timeout=WAIT)
+        _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
 
     def assert_nothing_is_left(self) -> None:
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + PATIENCE
         while alive := [process for process in self.family if is_alive(process)]:
             assert time.monotonic() < deadline, f"left behind: {alive}"
             time.sleep(0.05)
@@ -82,7 +83,7 @@ def started() -> Iterator[list[Up]]:
     yield ups
     for up in ups:
         up.process.kill()
-        up.process.communicate(timeout=WAIT)
+        up.process.communicate(timeout=PATIENCE)
         up.assert_nothing_is_left()
 
 
@@ -121,19 +122,19 @@ def test_a_child_that_dies_while_loading_is_named_with_its_reason(started: list[
 
 @pytest.mark.parametrize(("cores", "begun"), [(1, ["target"]), (2, ["target", "draft"])])
 def test_no_more_start_at_once_than_there_are_cores(started: list[Up], cores: int, begun: list[str]) -> None:
-    up = Up("silent", "silent", "silent", ready_timeout=3.0, cores=cores)
+    up = Up("silent", "silent", "silent", ready_timeout=5.0, cores=cores)
     started.append(up)
     code, said = up.finish()
     assert code == 1
-    assert "not ready after 3 seconds: target, draft, gateway" in said
+    assert "not ready after 5 seconds: target, draft, gateway" in said
     assert [name for name in ("target", "draft", "gateway") if f"{name:8}| ERROR loud line" in said] == begun
 
 
 def test_the_next_one_starts_once_the_first_answers(started: list[Up]) -> None:
-    up = Up("loading", "ready", "ready", ready_timeout=3.0, cores=1)
+    up = Up("loading", "ready", "ready", ready_timeout=10.0, cores=1)
     started.append(up)
     _, said = up.finish()
-    assert "not ready after 3 seconds: target\n" in said
+    assert "not ready after 10 seconds: target\n" in said
     assert "gateway | ERROR loud line" in said
 
 
@@ -148,7 +149,7 @@ def test_a_traceback_is_shown_whole(started: list[Up]) -> None:
 
 
 def test_a_gateway_whose_drain_is_over_is_told_to_end_its_streams_and_not_killed(started: list[Up]) -> None:
-    up = Up("ready", "ready", "drains", grace=WAIT)
+    up = Up("ready", "ready", "drains", grace=PATIENCE)
     started.append(up)
     up.until_announced()
     up.process.send_signal(signal.SIGTERM)
@@ -183,7 +184,7 @@ def test_a_second_signal_does_not_wait_for_the_grace(started: list[Up]) -> None:
     started.append(up)
     up.until_announced()
     # As often as it takes: a second signal right after the first counts as the same one.
-    deadline = time.monotonic() + WAIT
+    deadline = time.monotonic() + PATIENCE
     while is_alive(up.family[0]) and time.monotonic() < deadline:
         up.process.send_signal(signal.SIGINT)
         time.sleep(0.3)
@@ -191,12 +192,12 @@ def test_a_second_signal_does_not_wait_for_the_grace(started: list[Up]) -> None:
 
 
 def test_what_does_not_get_ready_is_named(started: list[Up]) -> None:
-    up = Up("loading", "ready", ready_timeout=3.0)
+    up = Up("loading", "ready", ready_timeout=6.0)
     started.append(up)
     code, said = up.finish()
     assert code == 1
     assert "reading weights" in said
-    assert "not ready after 3 seconds: target" in said
+    assert "not ready after 6 seconds: target" in said
     up.assert_nothing_is_left()
 
 

@@ -27,11 +27,11 @@ from tandem.chat.answer import Piece, Progress
 from tandem.chat.screen import Screen, harmless
 from tandem.chat.server import ChatError, ChatServer
 from testing.in_process import Stack, running_stack
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model
 
 ROOT = Path(__file__).parents[2]
 KEY = "a-key"
-SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def piped(url: str, *lines: str, key: str = KEY) -> subprocess.CompletedProcess[
         input="".join(f"{line}\n" for line in lines),
         capture_output=True,
         text=True,
-        timeout=SECONDS,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -86,7 +86,7 @@ class Terminal:
 
     def until(self, pattern: str) -> str:
         """Reads until what has come since the last match matches; returns that."""
-        give_up = time.monotonic() + SECONDS
+        give_up = time.monotonic() + PATIENCE
         while (found := re.search(pattern, self._unread)) is None:
             assert time.monotonic() < give_up, f"{pattern!r} did not come, but {self._unread[-2000:]!r}"
             if select.select([self._master], [], [], 0.2)[0]:
@@ -106,7 +106,7 @@ class Terminal:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(PATIENCE)
         os.close(self._master)
 
 
@@ -123,7 +123,7 @@ def test_the_text_is_the_servers_with_drafts_and_without(stack: Stack) -> None:
     asked = {"seed": 5, "temperature": 0.7, "max_tokens": 24, "messages": [{"role": "user", "content": "Sing."}]}
     headers = {"authorization": f"Bearer {KEY}"}
     body = {"model": stack.model, **asked}
-    answer = httpx.post(f"{stack.url}/v1/chat/completions", json=body, headers=headers, timeout=60).json()
+    answer = httpx.post(f"{stack.url}/v1/chat/completions", json=body, headers=headers, timeout=PATIENCE).json()
     expected = harmless(answer["choices"][0]["message"]["content"])
     lines = ["/set seed 5", "/set temperature 0.7", "/set max_tokens 24", "/draft 3"]
     told = piped(stack.url, *lines, "Sing.", "/stats", "/plain", "/retry", "/stats")
@@ -285,7 +285,7 @@ def test_in_a_terminal_drafts_are_coloured_and_ctrl_c_stops_an_answer_alone(stac
         assert "\x1b[32m" not in plain
         chat.until("> ")  # an end that comes before is not readline's
         chat.type("\x04")
-        assert chat.process.wait(SECONDS) == 0
+        assert chat.process.wait(PATIENCE) == 0
     history = tmp_path / "tandem" / "chat_history"
     assert "A long one" in history.read_text()
     assert history.stat().st_mode & 0o077 == 0

@@ -17,6 +17,7 @@ from protocol.worker_info import ModelInfo, TokenizerInfo
 from target_worker.app import create_app
 from target_worker.runtime.engine import LoopTarget
 from testing.fakes.runner import FakeRunner, hash_logits
+from testing.patience import PATIENCE
 from testing.wire import async_test, pause, request
 from testing.worker_apps import Target, fake_engine, running, target
 
@@ -275,7 +276,7 @@ async def test_until_its_model_is_loaded_a_worker_is_alive_but_not_ready() -> No
     app = create_app(TargetWorkerConfig(), fail, reasons.append)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://worker") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://worker", timeout=PATIENCE) as client:
             while not reasons:
                 await pause()
             assert (await client.get("/health")).status_code == 200

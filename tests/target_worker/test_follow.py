@@ -15,6 +15,7 @@ from protocol.messages import VerifyRequest
 from protocol.worker_info import ModelInfo
 from target_worker.checks import check_verify
 from testing.fakes.runner import FakeRunner
+from testing.patience import PATIENCE
 from testing.wire import async_test, pause, request
 from testing.worker_apps import STOP, Target, target
 
@@ -47,7 +48,7 @@ class Held:
         self.runner.gate = self._wait
 
     def _wait(self, rows: object) -> None:
-        self.open.wait(20)
+        self.open.wait(PATIENCE)
 
     @property
     def passes(self) -> int:

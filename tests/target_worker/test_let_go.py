@@ -15,7 +15,7 @@ from engines.runtime.jobs import Feed, Job
 from engines.runtime.runs import Run
 from protocol.errors import WireError
 from protocol.messages import VerifyRequest, VerifyResponse
-from testing.garbage import collector_off
+from testing.garbage import all_gone, collector_off
 from testing.wire import async_test, pause, request
 from testing.worker_apps import Target, target
 from tests.target_worker.test_follow import PROMPT, SAMPLING, following, plain, under_way
@@ -142,8 +142,6 @@ async def test_nothing_of_it_is_left(way: Callable[[Held], Awaitable[None]]) -> 
                     await answer
             worker.runner.gate = lambda rows: None
             del held, first, it, answer
-            await a_while()
-            assert not alive(*KINDS)
+            await all_gone(alive, *KINDS)
             await worker.client.delete("/v1/sessions/s")
-            await a_while()
-            assert not alive(*KINDS, Session)
+            await all_gone(alive, *KINDS, Session)

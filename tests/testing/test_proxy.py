@@ -10,6 +10,7 @@ from contextlib import suppress
 
 import pytest
 
+from testing.patience import PATIENCE
 from testing.proxy import Proxy
 
 DELAY = 0.15
@@ -36,7 +37,7 @@ def echo() -> Iterator[str]:
 
 
 def _connect(proxy: Proxy) -> socket.socket:
-    client = socket.create_connection(("127.0.0.1", int(proxy.url.rpartition(":")[2])), timeout=20)
+    client = socket.create_connection(("127.0.0.1", int(proxy.url.rpartition(":")[2])), timeout=PATIENCE)
     client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return client
 

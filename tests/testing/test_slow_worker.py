@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 
+from testing.patience import PATIENCE
 from testing.processes import Stack
 from testing.tiny_models import make_tiny_model
 
@@ -15,7 +16,7 @@ def test_every_pass_is_lengthened_and_known(tmp_path: Path) -> None:
     with Stack(tmp_path / "logs") as stack:
         target = stack.slow("target", 50, model=model)
         target.wait_ready()
-        with httpx.Client(base_url=target.url, timeout=60, trust_env=False) as client:
+        with httpx.Client(base_url=target.url, timeout=PATIENCE, trust_env=False) as client:
             told = client.get("/v1/model").json()
             assert all(step["seconds"] >= 0.05 for step in told["step_seconds"])
             body = {

@@ -209,7 +209,7 @@ async def test_a_second_stream_of_a_session_takes_over_from_the_first() -> None:
 
 @async_test
 async def test_a_body_that_dawdles_or_breaks_off_costs_nothing() -> None:
-    async with served(body_timeout_ms=100) as worker:
+    async with served(body_timeout_ms=1000) as worker:
         reader, writer = await worker.connect()
         writer.write(post("/v1/verify", b"{", length=100))
         assert b"408" in await reader.readline()

@@ -15,6 +15,7 @@ from engines.grammar import reading_process
 from engines.grammar.errors import GrammarError
 from engines.grammar.reading_process import ReadingProcess
 from engines.grammar.sources import read
+from testing.patience import PATIENCE
 
 SCHEMA = '{"type": "object", "properties": {"a": {"type": "string", "maxLength": 5}}, "required": ["a"]}'
 WITH_READ = (
@@ -61,15 +62,17 @@ def test_it_ends_with_its_owner() -> None:
     process = reading._process
     assert process is not None
     del reading
-    assert process.wait(10) != 0
+    assert process.wait(PATIENCE) != 0
     program = (
         "from engines.grammar.reading_process import ReadingProcess; import os\n"
         f"r = ReadingProcess(); r.read('json_schema', {SCHEMA!r}); print(r._process.pid, flush=True)\n"
         "os._exit(1)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
+    )
     pid = int(done.stdout)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while _runs(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not _runs(pid)

@@ -15,6 +15,7 @@ from engines.grammar.service import Grammars
 from engines.grammar.state import GrammarState
 from protocol.errors import DeadlineExceeded, QueueFull
 from protocol.messages import Grammar
+from testing.patience import PATIENCE
 from testing.vocabularies import tokenizer_info
 from testing.wire import async_test
 
@@ -44,7 +45,7 @@ async def test_at_once_returns_none_until_a_grammar_is_compiled(compiler: Gramma
     assert grammars.at_once(new, 1) is None
     with pytest.raises(DeadlineExceeded):
         await grammars.state(new, 1, time.monotonic())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while grammars.at_once(new, 1) is None:  # noqa: ASYNC110 - a thread compiles it all the same
             await asyncio.sleep(0.01)
     grammars.close()
@@ -67,7 +68,7 @@ async def test_compiling_neither_waits_for_ever_nor_piles_up(
     gate = threading.Event()
 
     def slow(grammar: Grammar) -> CompiledGrammar:
-        gate.wait(20)
+        gate.wait(PATIENCE)
         raise GrammarError("as the test wants it")
 
     monkeypatch.setattr(compiler, "compile", slow)
@@ -100,7 +101,7 @@ async def test_a_compiler_that_is_still_made_is_promised_and_waited_for(
     compiler: GrammarCompiler, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = threading.Event()
-    monkeypatch.setattr(service, "_compiler_of", lambda *given: (gate.wait(20), compiler)[1])
+    monkeypatch.setattr(service, "_compiler_of", lambda *given: (gate.wait(PATIENCE), compiler)[1])
     grammars = Grammars.soon(tokenizer_info(tokenizer, eos="<|end|>"))
     assert grammars.types == Grammars(compiler).types
     assert grammars.at_once(YES, 1) is None

@@ -21,6 +21,7 @@ from engines.llama_cpp.loading import TILED_PRODUCTS, exact_options
 from engines.llama_cpp.runner import Runner
 from engines.runtime.engine import measure_step_seconds
 from engines.runtime.rows import Row
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model
 from tests.engines.llama_cpp.tiny_gguf import K_QUANTS, as_gguf, tiny_gguf
 
@@ -129,7 +130,7 @@ def test_the_same_bits_in_k_quants(kind: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", K_QUANTS_SCRIPT, str(file)],
         env={**os.environ, TILED_PRODUCTS: "0"},
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
         capture_output=True,
         text=True,

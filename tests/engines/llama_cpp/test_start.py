@@ -21,6 +21,7 @@ from engines.runtime.engine import LoopModel
 from protocol.messages import Grammar
 from target_worker.engine import capabilities
 from target_worker.strategies import STRATEGIES
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model
 from tests.engines.llama_cpp.tiny_gguf import as_gguf, tiny_gguf
 
@@ -113,7 +114,7 @@ def test_a_model_is_opened_beside_the_imports(file: Path, monkeypatch: pytest.Mo
 
 def test_nothing_is_imported_that_a_model_would_wait_for() -> None:
     code = "import sys, engines.llama_cpp.loading; sys.exit(bool({'torch', 'transformers'} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, check=False).returncode == 0
 
 
 def test_too_little_memory(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +181,7 @@ def test_a_later_start_does_not_wait_for_grammars_and_tells_the_same_of_them(
     first.close(5)
     gate = threading.Event()
     real = service._compiler_of
-    monkeypatch.setattr(service, "_compiler_of", lambda *given: (gate.wait(20), real(*given))[1])
+    monkeypatch.setattr(service, "_compiler_of", lambda *given: (gate.wait(PATIENCE), real(*given))[1])
     later = load(file)
     assert later.info.capabilities.grammar_types == first.info.capabilities.grammar_types
     choice = Grammar(type="choice", value='["yes", "no"]', start=0)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from testing.in_process import Stack, running_stack
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model
 from tests.engines.llama_cpp.tiny_gguf import tiny_gguf
 from tests.test_vocabularies import complete, counts, drafted_by
@@ -28,7 +29,10 @@ def stack(bitwise: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
 
 @pytest.mark.parametrize("way", ["shared_ids", "shared_text"])
 def test_the_text_is_the_targets(stack: Stack, way: str) -> None:
-    assert f"on llama_cpp, by {way.replace('_', ' ')} (" in httpx.get(f"{stack.url}/ready").json()["detail"]
+    assert (
+        f"on llama_cpp, by {way.replace('_', ' ')} ("
+        in httpx.get(f"{stack.url}/ready", timeout=PATIENCE).json()["detail"]
+    )
     for temperature, candidates in ((0.0, 1), (0.8, 3)):
         plain, drafted = (
             complete(stack, "Once upon a time", asked, temperature=temperature)

@@ -14,6 +14,7 @@ from engines.runtime.slots import SlotCache
 from engines.sampling.rows import SamplingRow
 from protocol.messages import Sampling
 from testing.fakes.runner import FakeRunner, hash_logits
+from testing.patience import PATIENCE
 from testing.wire import pause
 
 GREEDY = Sampling(temperature=0.0, seed=0)
@@ -60,13 +61,13 @@ class Gate:
 
     def _pass(self, rows: list[Row]) -> None:
         self.entered.set()
-        assert self._open.wait(20)
+        assert self._open.wait(PATIENCE)
 
     def open(self) -> None:
         self._open.set()
 
     async def wait(self) -> None:
-        assert await asyncio.to_thread(self.entered.wait, 20)
+        assert await asyncio.to_thread(self.entered.wait, PATIENCE)
 
 
 @asynccontextmanager

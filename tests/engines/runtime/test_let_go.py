@@ -18,8 +18,8 @@ from engines.runtime.rows import Row
 from engines.runtime.runs import Run
 from protocol.errors import BadRequest, EngineFailure, WireError
 from testing.fakes.runner import FakeRunner
-from testing.garbage import collector_off
-from testing.wire import async_test, pause
+from testing.garbage import all_gone, collector_off
+from testing.wire import async_test
 from tests.engines.runtime.loop_jobs import FOREVER, Gate, job, running
 
 
@@ -92,6 +92,4 @@ async def test_nothing_of_it_is_left(way: Callable[[EngineLoop, FakeRunner], Awa
         await loop.run(job([5]), FOREVER)
         with collector_off() as alive:
             await way(loop, runner)
-            for _ in range(20):  # until callbacks have been called
-                await pause()
-            assert not alive(Run, Job, Feed, Tensor, WireError)
+            await all_gone(alive, Run, Job, Feed, Tensor, WireError)

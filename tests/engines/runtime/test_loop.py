@@ -18,6 +18,7 @@ from engines.sampling.rows import SamplingRow
 from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotReady, QueueFull
 from protocol.messages import Sampling
 from testing.fakes.runner import FakeRunner, hash_logits
+from testing.patience import PATIENCE
 from testing.wire import async_test
 from tests.engines.runtime.loop_jobs import (
     FOREVER,
@@ -252,7 +253,7 @@ async def test_past_its_deadline_a_job_is_dropped_unserved() -> None:
             await late
         await first
         with pytest.raises(DeadlineExceeded):
-            await loop.run(job([3], steps=10_000_000), time.monotonic() + 0.05)
+            await loop.run(job([3], steps=10_000_000), time.monotonic() + 0.5)
         with pytest.raises(DeadlineExceeded):
             await loop.run(job([4]), time.monotonic() - 1.0)
         assert loop.running == loop.waiting == 0
@@ -352,8 +353,8 @@ async def test_shutting_down_drains_and_then_refuses() -> None:
     async with running(runner) as loop:
         tasks = [asyncio.create_task(loop.run(job([i], steps=3), FOREVER)) for i in (1, 2)]
         await gate.wait()
-        stopping = asyncio.create_task(asyncio.to_thread(loop.shutdown, 20.0))
-        await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(asyncio.to_thread(loop.shutdown, PATIENCE))
+        await settle(lambda: loop._closing)
         with pytest.raises(NotReady):
             await loop.run(job([3]), FOREVER)
         gate.open()

@@ -15,6 +15,7 @@ from engines.runtime.loop import EngineLoop
 from engines.runtime.rows import Row
 from protocol.errors import DeadlineExceeded, EngineFailure, QueueFull
 from testing.fakes.runner import FakeRunner
+from testing.patience import PATIENCE
 from testing.wire import async_test, pause
 from tests.engines.runtime.loop_jobs import FOREVER, decoded, job, running, settle
 
@@ -34,7 +35,7 @@ class Turnstile:
 
     def _pass(self, rows: list[Row]) -> None:
         self.copies.append(len(self._runner.copies))
-        assert self._tickets.acquire(timeout=20)
+        assert self._tickets.acquire(timeout=PATIENCE)
 
     async def let(self, passes: int = 0) -> None:
         """Let this many more by, and wait until the next one arrives."""

@@ -22,6 +22,7 @@ from engines.torch.batch_invariant import check_environment, make_batch_invarian
 from engines.torch.linear import pack_linear_layers
 from engines.torch.padding import Padding, row_paddings
 from engines.torch.runner import Row, Runner
+from testing.patience import PATIENCE
 from testing.tiny_models import Architecture, make_tiny_model
 from tests.bitwise import smollm2_shaped
 
@@ -280,7 +281,7 @@ def test_bits_are_equal_with_the_kernels_of_other_processors(kernels: str, tmp_p
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "MKL_CBWR": f"{kernels},STRICT"}
     command = [sys.executable, "-c", script, str(smollm2_shaped(torch.float32, tmp_path))]
-    run = subprocess.run(command, env=environment, timeout=120, check=False, capture_output=True, text=True)
+    run = subprocess.run(command, env=environment, timeout=PATIENCE, check=False, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
 
 
@@ -300,7 +301,7 @@ def test_without_mkl_reproducibility_bits_differ(tmp_path: Path) -> None:
     folder = smollm2_shaped(torch.float32, tmp_path)
     environment = {**os.environ, "OMP_NUM_THREADS": "2", "MKL_CBWR": ""}
     command = [sys.executable, "-c", script, str(folder)]
-    run = subprocess.run(command, env=environment, timeout=120, check=True, capture_output=True, text=True)
+    run = subprocess.run(command, env=environment, timeout=PATIENCE, check=True, capture_output=True, text=True)
     assert run.stdout.strip() != str(Padding())
 
 

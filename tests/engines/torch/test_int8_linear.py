@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from engines.torch.int8_linear import has_int8
+from testing.patience import PATIENCE
 
 # FBGEMM is told to do without VNNI, in a process of its own: it looks at the processor once.
 AS_ON_AVX2 = """
@@ -31,7 +32,7 @@ print(saturates(), worst)
 
 
 def worst(*parts: str) -> tuple[str, float]:
-    done = subprocess.run([sys.executable, "-c", "".join(parts)], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", "".join(parts)], capture_output=True, text=True, timeout=PATIENCE)
     if "fbgemmForceIsa" in done.stderr:
         pytest.skip("this build of torch doesn't let FBGEMM's instructions be chosen")
     assert done.returncode == 0, done.stderr

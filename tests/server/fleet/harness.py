@@ -14,6 +14,7 @@ from server.backend import GenerationRequest, Round, Speculation
 from server.fleet_backend import Fleet
 from testing.fakes.model import continuation
 from testing.fakes.worker import FakeWorker
+from testing.patience import PATIENCE
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 SPECULATION = Speculation(
@@ -63,10 +64,11 @@ async def fleet_over(
     for worker in (*targets, *drafters):
         await worker.start()
     settings = {
-        "draft_timeout_seconds": 0.3,
         # Long, since a busy machine is slow; tests of a timeout set a short one.
-        "start_timeout_seconds": 30.0,
-        "recovery_timeout_seconds": 30.0,
+        "connect_timeout_seconds": 20.0,
+        "draft_timeout_seconds": 30.0,
+        "start_timeout_seconds": PATIENCE,
+        "recovery_timeout_seconds": PATIENCE,
         "probe_interval_seconds": 0.1,
         **settings,
     }
@@ -86,7 +88,7 @@ async def fleet_over(
 
 
 # Polls, since it waits for effects of other tasks that set no event.
-async def until(condition: Any, seconds: float = 5.0) -> None:
+async def until(condition: Any, seconds: float = PATIENCE) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
@@ -103,7 +105,7 @@ def counted(fleet: Fleet, name: str) -> float:
 
 
 async def hang() -> None:
-    await asyncio.sleep(100)
+    await asyncio.sleep(3600)
 
 
 def set_to(**values: Any) -> Any:

@@ -12,6 +12,7 @@ from server.errors import ApiError
 from server.http import concurrency
 from server.http.concurrency import ConcurrencyLimit
 from server.metrics import GatewayMetrics
+from testing.patience import PATIENCE
 from tests.server.http.test_middleware import CHAT, ask, ok
 
 
@@ -82,7 +83,7 @@ def test_half_a_body_gives_way_to_whole_requests(monkeypatch: pytest.MonkeyPatch
         whole = [await started(app) for _ in range(2)]
         for task in half:
             with pytest.raises(ApiError, match="others waited for its place") as refused:
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, PATIENCE)
             assert refused.value.status == 408
         assert (await ask(app))[0] == 429, "who has sent all keeps the place"
         go.set()

@@ -18,6 +18,7 @@ from protocol.messages import Grammar, Sampling, TokenLogprob
 from protocol.worker_info import Capabilities, ModelInfo, TokenizerInfo, Vocabulary
 from server.backend import DrafterState, GenerationRequest, GrammarFault, Round, RoundTimings, ServedModel
 from server.errors import NoModelYet
+from testing.patience import PATIENCE
 
 TEMPLATE = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
@@ -222,7 +223,7 @@ class Running:
 
     @property
     def async_sdk(self) -> AsyncOpenAI:
-        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=20)
+        return AsyncOpenAI(base_url=f"{self.url}/v1", api_key="unused", max_retries=0, timeout=PATIENCE)
 
     def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
         if body is not None:

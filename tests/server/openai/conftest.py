@@ -21,6 +21,7 @@ from config.gateway import GatewayConfig
 from server.app import create_app
 from serving.connection import HttpConnection
 from serving.runner import KEEP_ALIVE_SECONDS
+from testing.patience import PATIENCE
 
 _TLS = ssl.create_default_context()  # loading it takes longer than a test
 
@@ -38,7 +39,7 @@ def start() -> Iterator[Start]:
 
 def _starter() -> Iterator[Start]:
     servers: list[tuple[uvicorn.Server, threading.Thread]] = []
-    client = httpx.Client(timeout=20, verify=_TLS)
+    client = httpx.Client(timeout=PATIENCE, verify=_TLS)
 
     def start(backend: ScriptedBackend | None = None, **settings: Any) -> Running:
         backend = backend or ScriptedBackend()
@@ -68,7 +69,7 @@ def _starter() -> Iterator[Start]:
     for server, _ in servers:
         server.should_exit = True
     for _, thread in servers:
-        thread.join(10)
+        thread.join(PATIENCE)
 
 
 @pytest.fixture(scope="session")
@@ -88,6 +89,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(root / name, copy / name)
     program = "import setuptools.build_meta as b, sys; print(b.build_wheel(sys.argv[1]))"
-    subprocess.run([sys.executable, "-c", program, str(out)], cwd=copy, check=True, capture_output=True, timeout=120)
+    subprocess.run(
+        [sys.executable, "-c", program, str(out)], cwd=copy, check=True, capture_output=True, timeout=PATIENCE
+    )
     [built] = out.glob("*.whl")
     return built

@@ -20,6 +20,7 @@ from server.app import create_app
 from server.backend import GenerationRequest, Round
 from server.errors import NoTarget
 from server.http import auth
+from testing.patience import PATIENCE
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -216,11 +217,13 @@ def test_a_client_that_leaves_in_mid_stream_is_no_success(start: Start) -> None:
 
     running = start(ScriptedBackend(script=goes_on))
     body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stream": True}
-    with httpx.stream("POST", f"{running.url}/v1/chat/completions", json=body, trust_env=False) as stream:
+    with httpx.stream(
+        "POST", f"{running.url}/v1/chat/completions", json=body, trust_env=False, timeout=PATIENCE
+    ) as stream:
         next(stream.iter_lines())
-    assert running.backend.gone.wait(10)
+    assert running.backend.gone.wait(PATIENCE)
     left = "tandem_http_requests_total{method=POST,path=/v1/chat/completions,status=499}"
-    until = time.monotonic() + 10
+    until = time.monotonic() + PATIENCE
     while left not in (found := samples(running)):
         assert time.monotonic() < until
         time.sleep(0.02)

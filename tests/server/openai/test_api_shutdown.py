@@ -18,6 +18,7 @@ from server.app import create_app
 from server.backend import GenerationRequest, Round
 from serving.connection import HttpConnection
 from serving.runner import DrainingServer
+from testing.patience import PATIENCE
 
 
 async def endless(request: GenerationRequest) -> AsyncGenerator[Round, None]:
@@ -37,7 +38,7 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error_and_done(
 ) -> None:
     backend = ScriptedBackend(script=script)
     app = create_app(GatewayConfig(), backend)
-    config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=20)
+    config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=int(PATIENCE))
     server = DrainingServer(config, 0.1, app.state.gateway.background.cancel)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
@@ -47,25 +48,25 @@ def test_a_stream_that_outlasts_the_drain_ends_with_an_error_and_done(
         body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "stream": True, "max_tokens": 400}
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/chat/completions"
         events = []
-        with httpx.stream("POST", url, json=body, timeout=20, trust_env=False) as answer:
+        with httpx.stream("POST", url, json=body, timeout=PATIENCE, trust_env=False) as answer:
             for line in answer.iter_lines():
                 if line.startswith("data: "):
                     events.append(line.removeprefix("data: "))
                     server.should_exit = True
-        thread.join(20)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
     assert events[-1] == "[DONE]"
     error = json.loads(events[-2])["error"]
     assert error["code"] == "service_unavailable"
     assert "shutting down" in error["message"]
-    assert backend.gone.wait(5), "generation goes on"
+    assert backend.gone.wait(PATIENCE), "generation goes on"
 
 
 def test_who_watches_is_answered_while_it_drains_and_nothing_new_begins() -> None:
     app = create_app(GatewayConfig(), ScriptedBackend(script=endless))
-    config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=20)
+    config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=int(PATIENCE))
     state = app.state.gateway
-    server = DrainingServer(config, 20, state.background.cancel, state.draining.set)
+    server = DrainingServer(config, PATIENCE, state.background.cancel, state.draining.set)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -73,19 +74,21 @@ def test_who_watches_is_answered_while_it_drains_and_nothing_new_begins() -> Non
         thread.start()
         body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 400}
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        with httpx.stream("POST", f"{url}/v1/chat/completions", json=body | {"stream": True}, timeout=20) as answer:
+        with httpx.stream(
+            "POST", f"{url}/v1/chat/completions", json=body | {"stream": True}, timeout=PATIENCE
+        ) as answer:
             lines = answer.iter_lines()
             next(lines)
             server.should_exit = True
-            assert state.draining.wait(10)
-            assert "tandem_num_requests_running 1.0" in httpx.get(f"{url}/metrics", timeout=20).text
-            assert httpx.get(f"{url}/health", timeout=20).status_code == 200
-            assert httpx.get(f"{url}/ready", timeout=20).status_code == 503
-            refused = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
+            assert state.draining.wait(PATIENCE)
+            assert "tandem_num_requests_running 1.0" in httpx.get(f"{url}/metrics", timeout=PATIENCE).text
+            assert httpx.get(f"{url}/health", timeout=PATIENCE).status_code == 200
+            assert httpx.get(f"{url}/ready", timeout=PATIENCE).status_code == 503
+            refused = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=PATIENCE)
             assert (refused.status_code, refused.json()["error"]["code"]) == (503, "service_unavailable")
             assert refused.headers["retry-after"] == "1"
             assert next(line for line in lines if line.startswith("data: {"))  # what runs goes on
-        thread.join(20)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
 
 
@@ -94,14 +97,14 @@ def test_a_prompt_that_still_waits_for_a_thread_is_refused_when_the_drain_is_ove
 ) -> None:
     monkeypatch.setattr("serving.runner._FAREWELL_SECONDS", 0.1)
     app = create_app(GatewayConfig(), ScriptedBackend(script=endless))
-    config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=20)
+    config = uvicorn.Config(app, http=HttpConnection, log_level="warning", timeout_graceful_shutdown=int(PATIENCE))
     state = app.state.gateway
     server = DrainingServer(config, 0.1, state.background.cancel, state.draining.set)
     go, came = threading.Event(), threading.Event()
 
     async def never(work: object) -> None:
         came.set()
-        await asyncio.get_running_loop().run_in_executor(None, go.wait, 20)
+        await asyncio.get_running_loop().run_in_executor(None, go.wait, PATIENCE)
 
     monkeypatch.setattr(state.texts, "run_chat", never)
     with socket.socket() as listener:
@@ -112,13 +115,13 @@ def test_a_prompt_that_still_waits_for_a_thread_is_refused_when_the_drain_is_ove
         answers: list[httpx.Response] = []
         body = {"model": MODEL, "messages": [{"role": "user", "content": "Hi"}]}
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/chat/completions"
-        client = threading.Thread(target=lambda: answers.append(httpx.post(url, json=body, timeout=20)))
+        client = threading.Thread(target=lambda: answers.append(httpx.post(url, json=body, timeout=PATIENCE)))
         client.start()
-        assert came.wait(10)
+        assert came.wait(PATIENCE)
         server.should_exit = True
-        client.join(20)
+        client.join(PATIENCE)
         go.set()
-        thread.join(20)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
     assert [answer.status_code for answer in answers] == [503]
     assert answers[0].json()["error"]["message"] == "the server is shutting down"

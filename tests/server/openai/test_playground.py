@@ -15,6 +15,7 @@ from server.backend import GenerationRequest, Round
 from server.fleet.metrics import FleetMetrics
 from server.http.playground import FILES, playground
 from testing.browser import Page, browser, chromium
+from testing.patience import PATIENCE
 
 HOSTILE = "<img src=x onerror=alert(1)><script>window.bad=1</script> &amp; <b>bold</b>"
 KEY = "a-key"
@@ -175,7 +176,7 @@ def test_a_refusal_is_told_on_its_side_and_stopping_keeps_what_came(tab: Callabl
     page.press("Escape")
     page.until("document.querySelector('#without .failure')?.textContent === 'stopped'")
     page.until("!document.getElementById('send').disabled")
-    assert running.backend.gone.wait(10)  # the gateway learns of it
+    assert running.backend.gone.wait(PATIENCE)  # the gateway learns of it
 
 
 def test_the_fleet_and_the_keyboard(tab: Callable[[], Page], start: Start) -> None:

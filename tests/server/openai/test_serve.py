@@ -16,6 +16,7 @@ from protocol.errors import ContextTooLong, QueueFull, Unsupported
 from protocol.messages import TokenLogprob
 from server.backend import GenerationRequest, Round
 from server.errors import NoTarget
+from testing.patience import PATIENCE
 
 HI: list[Any] = [{"role": "user", "content": "Hi"}]
 THE = TOKENIZER.encode("the").ids
@@ -95,7 +96,7 @@ def test_one_choice_failing_stops_the_others(start: Start) -> None:
 
     running = start(ScriptedBackend(script=script))
     assert running.chat(n=2).status_code == 503
-    assert running.backend.gone.wait(5)
+    assert running.backend.gone.wait(PATIENCE)
 
 
 def test_comments_fill_the_silence(start: Start) -> None:
@@ -143,7 +144,7 @@ def test_a_client_that_disconnects_stops_generation(start: Start, stream: bool, 
         else:
             while not running.backend.requests:
                 threading.Event().wait(0.01)
-    assert running.backend.gone.wait(5)
+    assert running.backend.gone.wait(PATIENCE)
     assert running.get("/health").status_code == 200
 
 
@@ -157,7 +158,7 @@ def test_a_client_that_never_reads_is_given_up(start: Start) -> None:
     running = start(ScriptedBackend(script=flood), write_timeout_seconds=0.3)
     with socket.create_connection(_address(running)) as connection:
         connection.sendall(_request(running, True, logprobs=True, top_logprobs=5))
-        assert running.backend.gone.wait(10)
+        assert running.backend.gone.wait(PATIENCE)
         # Cut while the client still has not read: closing would have waited for it.
         while connection.getsockname() in [known.client for known in running.connections]:
             threading.Event().wait(0.01)
@@ -169,15 +170,15 @@ def test_a_body_that_never_arrives(start: Start) -> None:
     with socket.create_connection(_address(running)) as connection:
         head, _, _ = _request(running, False).partition(b"\r\n\r\n")
         connection.sendall(head + b"\r\n\r\n{")
-        connection.settimeout(10)
+        connection.settimeout(PATIENCE)
         assert b" 408 " in connection.recv(1000)
 
 
 def test_a_request_may_not_take_forever(start: Start) -> None:
-    running = start(ScriptedBackend(script=silent), request_timeout_seconds=0.2)
+    running = start(ScriptedBackend(script=silent), request_timeout_seconds=1.0)
     response = running.chat()
     assert (response.status_code, response.json()["error"]["code"]) == (504, "request_timeout")
-    assert running.backend.gone.wait(5)
+    assert running.backend.gone.wait(PATIENCE)
 
 
 def test_too_many_at_once(start: Start) -> None:
@@ -192,7 +193,7 @@ def test_too_many_at_once(start: Start) -> None:
         counted = 'tandem_http_requests_total{method="POST",path="/v1/chat/completions",status="429"} 1.0'
         assert counted in running.get("/metrics").text
         assert running.get("/v1/models").status_code == 200
-    assert running.backend.gone.wait(5)
+    assert running.backend.gone.wait(PATIENCE)
     running.backend.script = None
     while (again := running.chat()).status_code == 429:
         threading.Event().wait(0.01)

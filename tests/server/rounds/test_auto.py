@@ -68,7 +68,7 @@ def asked_of(worker: FakeWorker, **changes: Any) -> list[tuple[str | None, bool]
     """(draft_model, whether the target's times came) of the drafts of one request."""
 
     async def main() -> None:
-        async with fleet_over([FakeWorker("target")], [worker], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([FakeWorker("target")], [worker]) as fleet:
             assert tokens(await collect(fleet, request(**changes))) == expected()
 
     asyncio.run(main())
@@ -140,7 +140,7 @@ def test_a_draft_of_several_drafters_is_counted_by_each() -> None:
             if answer["candidates"] and len(answer["candidates"][0]["token_ids"]) == 3
             else [],
         }
-        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
             return await collect(fleet, replace(request(), max_tokens=40))
 
     rounds = [round_ for round_ in asyncio.run(main()) if round_.parts]
@@ -156,7 +156,7 @@ def test_a_worker_that_has_nothing_is_asked_again_later(adaptive: bool) -> None:
     async def main() -> None:
         target, draft = FakeWorker("target"), choosing(FakeWorker("draft"))
         draft.always = lambda answer: {**answer, "candidates": [], "planned": 0, "source": AUTO}
-        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([target], [draft]) as fleet:
             asked = replace(request(adaptive=adaptive), max_tokens=40)
             assert tokens(await collect(fleet, asked)) == expected(40)
         drafts = [call for _, call in draft.calls if call.draft_tokens]

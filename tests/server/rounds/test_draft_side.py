@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from protocol.errors import BadRequest
 from protocol.messages import DraftRequest
 from testing.fakes.worker import Cut, FakeWorker, Reply, error
+from testing.patience import PATIENCE
 from tests.server.fleet.harness import (
     PROMPT,
     collect,
@@ -67,7 +67,7 @@ def test_a_bad_draft_worker_never_changes_the_text(fault: Any, always: bool) -> 
     async def main() -> None:
         draft = FakeWorker("draft")
         # Only a hanging worker is waited for that long; the others' good answers may be late on a busy machine.
-        seconds = 0.6 if fault is hang else 5.0
+        seconds = 0.6 if fault is hang else 30.0
         async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=seconds) as fleet:
             draft.faults.extend([None, None, fault])
             draft.always = fault if always else None
@@ -108,7 +108,7 @@ LIES_OF_Q = {
 def test_a_q_that_a_target_would_refuse_never_reaches_it(fault: Any) -> None:
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft")
-        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([target], [draft]) as fleet:
             draft.faults.extend([None, None, fault])
             assert tokens(await collect(fleet, request(strategy="probabilistic"))) == expected()
             assert not draft.faults
@@ -124,7 +124,7 @@ def test_float32_may_leave_a_q_a_little_short() -> None:
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft")
         draft.faults.extend([None, drafting_from(math.log(0.99995))])
-        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([target], [draft]) as fleet:
             assert tokens(await collect(fleet, request(strategy="probabilistic"))) == expected()
             assert counted(fleet, "tandem_worker_failures_total") == 0
 
@@ -138,7 +138,7 @@ def test_a_draft_that_the_target_refuses_costs_the_drafter_not_the_client(at: in
 
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft")
-        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([target], [draft]) as fleet:
             target.faults.extend([None] * at + [error(400, "bad_request", field=field)])
             rounds = await collect(fleet, request())
             assert tokens(rounds) == expected()
@@ -160,7 +160,7 @@ def test_a_draft_that_the_target_refuses_costs_the_drafter_not_the_client(at: in
 def test_other_refusals_of_a_round_with_drafts_reach_the_client(field: str | None) -> None:
     async def main() -> None:
         target = FakeWorker("target")
-        async with fleet_over([target], [FakeWorker("draft")], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([target], [FakeWorker("draft")]) as fleet:
             target.faults.extend([None, error(400, "bad_request", field=field)])
             with pytest.raises(BadRequest, match="on purpose"):
                 await collect(fleet, request())
@@ -194,10 +194,9 @@ def test_a_draft_worker_that_reads_slowly_is_not_waited_for() -> None:
     async def main() -> None:
         draft = FakeWorker("draft")
         draft.faults.append(hang)
-        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
-            began = time.monotonic()
-            assert tokens(await collect(fleet, request(60))) == expected(60)
-            assert time.monotonic() - began < 5.0
+        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=3600.0) as fleet:
+            async with asyncio.timeout(PATIENCE):
+                assert tokens(await collect(fleet, request(60))) == expected(60)
 
     asyncio.run(main())
 

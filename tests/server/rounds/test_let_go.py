@@ -20,7 +20,7 @@ from server.rounds.loop import RoundLoop
 from server.rounds.sequence import TokenSequence
 from server.rounds.target_side import TargetSide
 from testing.fakes.worker import FakeWorker, error
-from testing.garbage import collector_off
+from testing.garbage import all_gone, collector_off
 from tests.server.fleet.harness import collect, fleet_over, request, until
 from tests.server.rounds.test_in_flight import cut, fail, lie, never, refuse, workers
 
@@ -73,9 +73,15 @@ async def cancelled(fleet: Fleet, both: Workers) -> None:
             await reading
 
 
+async def begun(target: FakeWorker) -> None:
+    """More is sent to it than can be on its way at once: something has been answered."""
+    calls = len(target.calls)
+    await until(lambda: len(target.calls) > calls + 6)
+
+
 async def without_its_draft_worker(fleet: Fleet, both: Workers) -> None:
     reading = asyncio.create_task(collect(fleet, request(80)))
-    await asyncio.sleep(0.1)
+    await begun(both[0])
     await both[1].kill()
     await reading
     await both[1].start()
@@ -87,7 +93,7 @@ async def without_its_target(fleet: Fleet, both: Workers) -> None:
             await collect(fleet, request(400))
 
     reading = asyncio.create_task(read())
-    await asyncio.sleep(0.1)
+    await begun(both[0])
     await both[0].kill()
     await reading
     await both[0].start()
@@ -119,7 +125,6 @@ def test_nothing_of_it_is_left(way: Callable[[Fleet, Workers], Awaitable[None]],
                 both[1].calls.clear()
                 await until(lambda: not len(fleet._requests))
                 await until(lambda: not both[0].running)
-                await asyncio.sleep(0.05)
-                assert not alive(*KINDS)
+                await all_gone(alive, *KINDS)
 
     asyncio.run(main())

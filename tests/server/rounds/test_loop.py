@@ -10,6 +10,7 @@ import pytest
 from server.errors import InvalidRequest
 from testing.fakes.model import STOP, continuation, top_token
 from testing.fakes.worker import FakeWorker
+from testing.patience import PATIENCE
 from tests.server.fleet.harness import PLAIN, PROMPT, collect, expected, fleet_over, request, tokens, until
 
 
@@ -105,7 +106,7 @@ def test_both_workers_read_the_prompt_at_the_same_time() -> None:
         meeting = asyncio.Barrier(2)
 
         async def meet() -> None:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE):
                 await meeting.wait()
 
         target.faults.append(meet)
@@ -219,7 +220,7 @@ def test_greedy_without_speculation_is_plain_decoding() -> None:
 def test_threshold_accepts_what_is_likely_enough(threshold: float, accepted: bool) -> None:
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft", wrong=1.0)
-        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([target], [draft]) as fleet:
             rounds = await collect(fleet, request(strategy="threshold", acceptance_threshold=threshold))
             verified = [call for path, call in target.calls if path == "/v1/verify"]
             assert {(call.strategy, call.acceptance_threshold) for call in verified} == {("threshold", threshold)}
@@ -293,7 +294,7 @@ def test_no_draft_is_as_long_as_what_remains(max_tokens: int) -> None:
 
     async def main() -> None:
         target, draft = FakeWorker("target"), FakeWorker("draft")
-        async with fleet_over([target], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([target], [draft]) as fleet:
             rounds = await collect(fleet, request(max_tokens, draft_tokens=8))
         assert tokens(rounds) == expected(max_tokens)
         asked = [call for _, call in draft.calls if call.draft_tokens]

@@ -72,7 +72,7 @@ def test_candidates_and_the_gain_of_more_than_one(observed: Observed) -> None:
     )
 
     async def main() -> list[Round]:
-        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
             return await collect(fleet, request(num_candidates=3))
 
     rounds = asyncio.run(main())
@@ -93,7 +93,7 @@ def test_a_whole_draft_that_ends_with_a_stop_token_is_one_like_any_other(observe
     async def main() -> None:
         draft = FakeWorker("draft")
         draft.faults.extend([None, None, drafting([48, 47, 46, STOP])])
-        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
             assert tokens(await collect(fleet, request(draft_tokens=4))) == expected()
 
     asyncio.run(main())
@@ -110,7 +110,7 @@ def test_what_follows_a_drawn_stop_token_does_not_reveal_that_it_was_drawn(
     async def main() -> None:
         draft = FakeWorker("draft")
         draft.faults.extend([None, None, drafting([48, last])])
-        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
             sampling = Sampling(seed=1, stop_token_ids=stops)
             assert tokens(await collect(fleet, replace(request(draft_tokens=4), sampling=sampling))) == expected()
 
@@ -163,7 +163,7 @@ def test_a_draft_cut_short_by_a_stop_token_of_the_drafters_own_is_whole(observed
         own = draft.model
         draft.model = lambda: {**own(), "stop_token_ids": [7]}  # type: ignore[method-assign]
         draft.faults.extend([None, None, drafting([48, 7])])
-        async with fleet_over([FakeWorker("target")], [draft], draft_timeout_seconds=5.0) as fleet:
+        async with fleet_over([FakeWorker("target")], [draft]) as fleet:
             assert tokens(await collect(fleet, request(draft_tokens=4))) == expected()
 
     asyncio.run(main())

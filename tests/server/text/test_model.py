@@ -13,6 +13,7 @@ from server.errors import InvalidRequest
 from server.openai.chat_schema import ChatCompletionRequest
 from server.openai.prompt import render_chat
 from server.text.model import TextModel, TextModels
+from testing.patience import PATIENCE
 from tests.server.openai.api_doubles import served_model
 
 
@@ -33,9 +34,9 @@ def test_slow_chats_hold_up_no_other_text() -> None:
     async def scenario() -> None:
         models = TextModels(threads=1)
         go = threading.Event()
-        chats = [asyncio.create_task(models.run_chat(lambda: go.wait(30))) for _ in range(3)]
+        chats = [asyncio.create_task(models.run_chat(lambda: go.wait(PATIENCE))) for _ in range(3)]
         try:
-            assert await asyncio.wait_for(models.run(lambda: "there"), 10) == "there"
+            assert await asyncio.wait_for(models.run(lambda: "there"), PATIENCE) == "there"
             assert not any(chat.done() for chat in chats)
         finally:
             go.set()

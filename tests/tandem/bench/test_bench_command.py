@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from tandem.cli import app
 from testing.in_process import Stack, running_stack
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model, truncate_model
 
 ROOT = Path(__file__).parents[3]
-SECONDS = 120
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_an_interrupt_writes_what_was_measured(stack: Stack, tmp_path: Path) -> 
         assert process.poll() is None
         time.sleep(0.1)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=SECONDS)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said
     found = written(tmp_path)
     assert not found["complete"]
@@ -158,7 +158,7 @@ def test_an_interrupt_writes_what_was_measured(stack: Stack, tmp_path: Path) -> 
 
 
 def answered(stack: Stack) -> float:
-    page = httpx.get(f"{stack.url}/metrics", trust_env=False).text
+    page = httpx.get(f"{stack.url}/metrics", trust_env=False, timeout=PATIENCE).text
     samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
     return sum(s.value for s in samples if s.name == "tandem_request_success_total")
 
@@ -208,9 +208,9 @@ def test_a_tandem_of_its_own_ends_with_it(models: Path, tmp_path: Path) -> None:
     assert len(children) >= 3
     time.sleep(5)
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=SECONDS)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said
-    _, alive = psutil.wait_procs(children, timeout=10)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE)
     assert not alive
     found = written(tmp_path)
     assert not found["complete"]

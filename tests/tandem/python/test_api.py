@@ -18,6 +18,7 @@ from tiny_pair import EXACT, MESSAGES
 import tandem
 from tandem import AsyncTandem, Misuse, RequestFailed, Tandem
 from testing.in_process import Stack
+from testing.patience import PATIENCE
 
 
 def local(t: Tandem, role: str) -> Any:
@@ -25,7 +26,7 @@ def local(t: Tandem, role: str) -> Any:
     return t._inner._running._workers.here[f"http://{role}.in-process"].service  # type: ignore[union-attr]
 
 
-def idle(t: Tandem, seconds: float = 10.0) -> bool:
+def idle(t: Tandem, seconds: float = PATIENCE) -> bool:
     """Whether both workers come to hold no session and run no job."""
     services = [local(t, "target"), local(t, "draft")]
     give_up = time.monotonic() + seconds
@@ -39,7 +40,7 @@ def idle(t: Tandem, seconds: float = 10.0) -> bool:
 def test_importing_it_loads_nothing() -> None:
     code = "import sys; from tandem import own_packages_first; import tandem\n"
     code += "print([name for name in ('torch', 'pydantic', 'httpx', 'typer', 'transformers') if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert found.stdout.strip() == "[]"
 
 
@@ -199,7 +200,7 @@ def test_several_threads(t: Tandem) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(PATIENCE)
     assert [found[seed] for seed in range(4)] == alone
 
 
@@ -278,7 +279,7 @@ def test_closed_while_another_thread_waits(target: Path) -> None:
     thread.start()
     time.sleep(0.2)
     t.close()
-    thread.join(30)
+    thread.join(PATIENCE)
     assert not thread.is_alive()
     assert all(isinstance(error, Misuse | RequestFailed) for error in found), found
 
@@ -287,7 +288,7 @@ def test_a_dropped_one_ends_by_itself(target: Path) -> None:
     before = {thread.name for thread in threading.enumerate()}
     t = Tandem(target, draft=None, device="cpu")
     del t
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + PATIENCE
     while {thread.name for thread in threading.enumerate()} != before and time.monotonic() < give_up:
         time.sleep(0.05)
     assert {thread.name for thread in threading.enumerate()} == before
@@ -308,7 +309,7 @@ def test_a_forked_process_is_told(t: Tandem) -> None:
     results: Any = context.SimpleQueue()
     child = context.Process(target=_in_child, args=(t, results))
     child.start()
-    child.join(30)
+    child.join(PATIENCE)
     assert child.exitcode == 0
     assert "fork" in results.get()
     assert t.chat(MESSAGES, max_tokens=2).text

@@ -15,6 +15,7 @@ from tiny_pair import EXACT, MESSAGES
 
 from tandem import ModelUnavailable, Tandem
 from testing.in_process import Stack
+from testing.patience import PATIENCE
 from testing.tiny_models import make_tiny_model
 
 
@@ -139,7 +140,7 @@ for kind in ("stream", "chat", "generate"):
             else:
                 t.generate(["Once"] * 4, max_tokens=400, ignore_eos=True)
     except KeyboardInterrupt:
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + float(sys.argv[3])
         while not idle() and time.monotonic() < give_up: time.sleep(0.02)
         print(kind, "idle" if idle() else "busy", flush=True)
 print("still answers", len(t.generate("Once", max_tokens=2, ignore_eos=True).text) > 0, flush=True)
@@ -149,8 +150,8 @@ print([thread.name for thread in threading.enumerate()], flush=True)
 
 
 def test_ctrl_c_leaves_nothing_behind(target: Path, draft: Path) -> None:
-    command = [sys.executable, "-c", INTERRUPTED, str(target), str(draft)]
-    found = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    command = [sys.executable, "-c", INTERRUPTED, str(target), str(draft), str(PATIENCE)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert found.returncode == 0, found.stderr
     lines = found.stdout.splitlines()
     assert lines == ["stream idle", "chat idle", "generate idle", "still answers True", "['MainThread']"], found.stderr
@@ -171,7 +172,7 @@ def test_ctrl_c_that_nobody_catches_ends_the_process(target: Path) -> None:
         assert process.stdout.readline() == "loaded\n"
         time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
     assert process.returncode != 0

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from testing.client import Client
+from testing.patience import PATIENCE
 from testing.processes import Process, Stack
 from testing.tiny_models import make_tiny_model, truncate_model
 
@@ -40,7 +41,7 @@ class Workers:
     client: Client
 
     def post(self, process: Process, path: str, message: dict[str, Any]) -> Any:
-        answer = httpx.post(f"{process.url}{path}", json=message, timeout=60, trust_env=False)
+        answer = httpx.post(f"{process.url}{path}", json=message, timeout=PATIENCE, trust_env=False)
         assert answer.status_code == 200, answer.text
         return answer.json()
 

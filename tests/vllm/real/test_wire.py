@@ -11,7 +11,7 @@ import pytest
 
 from draft_worker.vocabularies.sample import SAMPLE
 from draft_worker.vocabularies.speech import Speech
-from testing.patience import eventually
+from testing.patience import PATIENCE, eventually
 from testing.processes import Process
 from testing.vocabularies import qwen_like, tokenizer_info
 from testing.wire import request
@@ -24,7 +24,7 @@ WARM = {"temperature": 1.0, "seed": 3}
 
 def tokens(process: Process, **fields: Any) -> list[int]:
     message = request(**{"ids": PROMPT, "session_id": None, "num_prompt_tokens": len(PROMPT), **fields})
-    answer = httpx.post(f"{process.url}/v1/generate", json=message, timeout=60, trust_env=False)
+    answer = httpx.post(f"{process.url}/v1/generate", json=message, timeout=PATIENCE, trust_env=False)
     assert answer.status_code == 200, answer.text
     return [token for line in answer.text.splitlines() for token in json.loads(line)["token_ids"]]
 
@@ -161,7 +161,7 @@ def test_a_verification_that_is_held_until_the_verdict_before_it(
         under_way = pool.submit(workers.post, workers.target, "/v1/verify", first)
 
         for _ in range(200):
-            answer = httpx.post(f"{workers.target.url}/v1/verify", json=second, timeout=60, trust_env=False)
+            answer = httpx.post(f"{workers.target.url}/v1/verify", json=second, timeout=PATIENCE, trust_env=False)
             if answer.status_code != 409 or answer.json()["error"]["field"] != "follows":
                 break  # else it came before the round that it follows
         assert under_way.result()["token_ids"] == own[:4]
@@ -222,10 +222,10 @@ def test_greedy(workers: Workers) -> None:
 
 def test_what_is_refused(workers: Workers) -> None:
     asked = message(candidates=[{"token_ids": [5]}], strategy="threshold")
-    answer = httpx.post(f"{workers.target.url}/v1/verify", json=asked, timeout=60, trust_env=False)
+    answer = httpx.post(f"{workers.target.url}/v1/verify", json=asked, timeout=PATIENCE, trust_env=False)
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "strategy")
     asked = message(ids=[5] * CONTEXT, candidates=[])
-    answer = httpx.post(f"{workers.target.url}/v1/verify", json=asked, timeout=60, trust_env=False)
+    answer = httpx.post(f"{workers.target.url}/v1/verify", json=asked, timeout=PATIENCE, trust_env=False)
     assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_too_long")
 
 
@@ -300,7 +300,7 @@ def test_a_reader_that_leaves_frees_its_request(workers: Workers) -> None:
 
     asked = message(sampling={**WARM, "ignore_eos": True}, max_tokens=CONTEXT - len(PROMPT))
     before = emitted()
-    with httpx.Client(trust_env=False, timeout=60) as client:
+    with httpx.Client(trust_env=False, timeout=PATIENCE) as client:
         with client.stream("POST", f"{workers.target.url}/v1/generate", json=asked) as answer:
             next(answer.iter_lines())
         eventually(
@@ -312,7 +312,7 @@ def test_a_reader_that_leaves_frees_its_request(workers: Workers) -> None:
 
 def test_what_the_workers_report_about_themselves(workers: Workers) -> None:
     def info(process: Process) -> Any:
-        return httpx.get(f"{process.url}/v1/model", timeout=60, trust_env=False).json()
+        return httpx.get(f"{process.url}/v1/model", timeout=PATIENCE, trust_env=False).json()
 
     ours, theirs = info(workers.target), info(workers.torch_target)
     assert ours["engine"] == "vllm"
@@ -339,5 +339,5 @@ def test_drafts_for_another_vocabulary_come_by_shared_text(workers: Workers) -> 
         found += len(ours["candidates"][0]["token_ids"])
     assert found > 10
     url = workers.drafters["vllm"].url
-    answer = httpx.post(f"{url}/v1/draft", json=message(**fields, draft_tokens=4, want_q=True), timeout=60)
+    answer = httpx.post(f"{url}/v1/draft", json=message(**fields, draft_tokens=4, want_q=True), timeout=PATIENCE)
     assert (answer.status_code, answer.json()["error"]["field"]) == (400, "want_q")

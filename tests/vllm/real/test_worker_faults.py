@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from testing.client import Answer
-from testing.patience import eventually
+from testing.patience import PATIENCE, eventually
 from testing.processes import Process
 from testing.prompts import SHORT
 from testing.stacks import speculative
@@ -40,7 +40,7 @@ def test_faults(workers: Workers) -> None:
 
     def kill_and_restart() -> None:
         engine.kill()
-        assert target.wait(180) == 1
+        assert target.wait(PATIENCE) == 1
         target.kill()  # of its process group whatever is left
         target.restart()
 

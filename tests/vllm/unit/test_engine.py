@@ -17,6 +17,7 @@ from engines.vllm import engine as module
 from engines.vllm.engine import VllmEngine
 from protocol.errors import DeadlineExceeded, NotReady, QueueFull
 from testing.garbage import collector_off
+from testing.patience import PATIENCE
 from testing.wire import async_test, pause
 
 
@@ -150,7 +151,7 @@ def test_a_cancelled_call_ends_its_work_first(engine: Engine) -> None:
 async def let_in(engine: Engine, work: Work) -> tuple[threading.Event, asyncio.Task[str]]:
     """A call that the engine's loop, kept busy until the event is set, has not come to yet."""
     busy = threading.Event()
-    engine._loop.call_soon_threadsafe(busy.wait, 20)
+    engine._loop.call_soon_threadsafe(busy.wait, PATIENCE)
     call = asyncio.create_task(engine.run(work()))
     await pause()
     return busy, call

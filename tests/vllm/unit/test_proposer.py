@@ -22,6 +22,7 @@ from testing.fakes.vllm_engine import (
     proposer,
     table,
 )
+from testing.patience import PATIENCE
 
 PROMPTS = ([5, 6, 7], [9, 9, 9, 9], [4])
 
@@ -34,8 +35,8 @@ def worker() -> Iterator[BatchDrafter]:
 
 
 def until(holds: Callable[[], object], step: Callable[[], object] = lambda: time.sleep(0.002)) -> None:
-    """Do `step` until it holds; fails after a minute."""
-    give_up = time.monotonic() + 60.0
+    """Do `step` until it holds; fails after PATIENCE seconds."""
+    give_up = time.monotonic() + PATIENCE
     while not holds():
         assert time.monotonic() < give_up
         step()
@@ -103,7 +104,7 @@ def test_long_prompts_are_read_beside_the_engine_first(worker: BatchDrafter) -> 
 
     def slow_reader(batch: DraftBatchRequest) -> bytes:
         if not any(item.draft_tokens for item in batch.items):
-            gate.wait(60.0)
+            gate.wait(PATIENCE)
         return good(batch)
 
     worker.behaviour = slow_reader
@@ -173,9 +174,9 @@ def test_wrong_drafts_cost_no_text(worker: BatchDrafter) -> None:
 
 
 def test_a_slow_worker_catches_up_beside_the_engine(worker: BatchDrafter) -> None:
-    engine = Engine(ready(worker.url, deadline_ms=30), [5, 6])
+    engine = Engine(ready(worker.url, deadline_ms=500), [5, 6])
     gate = threading.Event()
-    worker.behaviour = lambda batch: good(batch) if gate.wait(60.0) else None
+    worker.behaviour = lambda batch: good(batch) if gate.wait(PATIENCE) else None
     engine.step()
     until(lambda: worker.drafts() and engine.proposer.ready)
     for _ in range(40):
