@@ -32,7 +32,7 @@ install-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/installed-vllm
 
 test-vllm: install-vllm
-	$(VLLM_VENV)/bin/python -m pytest $(VLLM_TESTS) --timeout 900 $(ARGS)
+	$(VLLM_VENV)/bin/python -m pytest $(VLLM_TESTS) --timeout 1800 $(ARGS)
 
 lint: $(VENV)/installed-test
 	$(BIN)/ruff check

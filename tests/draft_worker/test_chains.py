@@ -62,7 +62,7 @@ async def rounds(model: Path, chains: Literal["on", "off"], sessions: Sequence[i
             asked = [
                 request(
                     list(ids), held[place], sampling=SAMPLINGS[session], session_id=f"s{session}", round=number,
-                    deadline_ms=20_000, **{"draft_tokens": 5, **MORE[session]},
+                    deadline_ms=240_000, **{"draft_tokens": 5, **MORE[session]},
                 )
                 for place, (session, ids) in enumerate(zip(sessions, texts, strict=True))
             ]  # fmt: skip
@@ -138,7 +138,7 @@ async def looking_ahead(model: Path, sampling: dict[str, Any]) -> AsyncIterator[
         async def draft(ids: list[int], session: str, held: int = 0, **fields: Any) -> tuple[list[int], str]:
             asked = request(
                 ids, held, sampling=sampling | {"ignore_eos": True}, session_id=session,
-                num_prompt_tokens=len(PROMPT), max_tokens=64, deadline_ms=20_000, **fields,
+                num_prompt_tokens=len(PROMPT), max_tokens=64, deadline_ms=240_000, **fields,
             )  # fmt: skip
             answer = (await client.post("/v1/draft", json=asked)).json()
             while "tandem_draft_lookahead_running 0.0" not in (await client.get("/metrics")).text:
@@ -245,7 +245,7 @@ def test_what_follows_a_batch_is_prepared_by_the_same_chains_for_all_its_items(
             items = [
                 request(
                     [*PROMPT, 20 + place], session_id=f"s{place}", sampling={"temperature": 0.0, "ignore_eos": True},
-                    draft_tokens=5, lookahead_tokens=5, max_tokens=64, deadline_ms=20_000,
+                    draft_tokens=5, lookahead_tokens=5, max_tokens=64, deadline_ms=240_000,
                 )
                 for place in range(3)
             ]  # fmt: skip

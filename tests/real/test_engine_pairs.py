@@ -26,7 +26,7 @@ from training.whole import GGUF, export_draft
 pytestmark = [
     pytest.mark.real,
     pytest.mark.slow,
-    pytest.mark.timeout(1200),  # vLLM imports itself in three processes, one after another
+    pytest.mark.timeout(2400),  # vLLM imports itself in three processes, one after another
 ]
 
 VLLM_PYTHON = Path(os.environ.get("VLLM_VENV", ROOT / ".venv-vllm")) / "bin" / "python"
@@ -82,8 +82,8 @@ def llama_cpp(stack: Stack) -> dict[str, Process]:
 
 def check(stack: Stack, target: Process, drafter: Process, least_accepted: float) -> None:
     """Equal texts whether it drafts or not, one vocabulary, and drafts that are right so often."""
-    target.wait_ready(600)
-    drafter.wait_ready(600)
+    target.wait_ready(1200)
+    drafter.wait_ready(1200)
     vocabularies = [
         httpx.get(f"{one.url}/v1/model", trust_env=False, timeout=PATIENCE).json()["vocabulary"]
         for one in (target, drafter)

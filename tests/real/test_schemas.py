@@ -101,7 +101,7 @@ def _make_meaningful(request: dict[str, Any]) -> None:
     salt = request.get("cache_salt")
     request["context"] = {"start": 0, "token_ids": ids, "prefix_hash": PrefixHashes(salt).at(0)}
     request["num_prompt_tokens"] = min(request["num_prompt_tokens"], len(ids))
-    request["deadline_ms"] = 60_000
+    request["deadline_ms"] = 240_000
     sampling = request["sampling"]
     sampling["logit_bias"] = {str(index): bias for index, bias in enumerate(sampling.get("logit_bias", {}).values())}
     sampling["stop_token_ids"] = _known(sampling.get("stop_token_ids", []))

@@ -123,5 +123,5 @@ def test_health_ready_and_metrics(tiny: Services, process: str) -> None:
 
 def _curl(url: str, body: str | None = None) -> str:
     data = ["-H", "Content-Type: application/json", "--data-binary", "@-"] if body is not None else []
-    command = ["curl", "--silent", "--show-error", "--noproxy", "*", "--max-time", "60", *data, url]
+    command = ["curl", "--silent", "--show-error", "--noproxy", "*", "--max-time", str(PATIENCE), *data, url]
     return subprocess.run(command, input=body, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout

@@ -73,8 +73,8 @@ def workers(tiny_model: Path, tiny_draft: Path, tmp_path_factory: pytest.TempPat
             [drafters["vllm"].url],
             draft_pools={name: [process.url] for name, process in drafters.items()},
             probe_interval_seconds=0.3,
-            recovery_timeout_seconds=600,
+            recovery_timeout_seconds=1200,
             draft_timeout_seconds=10,
         )
-        stack.wait_ready(600)  # vLLM imports itself in three processes, one after another
+        stack.wait_ready(1200)  # vLLM imports itself in three processes, one after another
         yield Workers(target, torch_target, drafters, Client(gateway.url))

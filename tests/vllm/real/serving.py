@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from testing.patience import PATIENCE
 from testing.processes import ROOT, Process, free_port
 
-_START_SECONDS = 600.0
+_START_SECONDS = 1200.0
 _ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "OMP_WAIT_POLICY": "PASSIVE",

@@ -39,7 +39,7 @@ def test_the_same_tokens_as_torch(tmp_path: Path, capsys: pytest.CaptureFixture[
     equal = total = 0
     with Stack(tmp_path) as stack:
         targets = [stack.target(folder, **VLLM), stack.target(folder, "target-torch", **COMMON)]
-        stack.wait_ready(600)
+        stack.wait_ready(1200)
         for sampling in ({"temperature": 0.0}, SEEDED):
             for prompt in SHORT[:2]:
                 ids = tokenizer.encode(f"<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n").ids

@@ -17,7 +17,7 @@ from testing.proxy import Proxy
 from testing.stacks import speculative
 from tests.vllm.real.conftest import COMMON, VLLM
 
-pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.real, pytest.mark.timeout(1800)]
 
 ONE_WAY = 0.01
 SAMPLINGS: dict[str, dict[str, Any]] = {
@@ -37,7 +37,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
             gateway = stack.gateway(
                 [proxy.url], [draft.url], draft_pools={"model": [draft.url]}, lookahead="on", draft_timeout_seconds=10
             )
-            stack.wait_ready(600)
+            stack.wait_ready(1200)
             with Client(gateway.url, timeout=300) as client:
                 yield client
 

@@ -19,7 +19,7 @@ from testing.processes import Process
 from testing.tiny_models import make_tiny_model
 from tests.vllm.real.serving import Vllm, draft_worker, speculating
 
-pytestmark = pytest.mark.timeout(900)  # vLLM imports itself in three processes, one after another
+pytestmark = pytest.mark.timeout(1800)  # vLLM imports itself in three processes, one after another
 
 _RANDOM = random.Random(7)
 _PROMPTS = [[_RANDOM.randrange(10, 380) for _ in range(length)] for length in (3, 17, 70, 100, 130, 30)]

@@ -16,7 +16,7 @@ from testing.processes import Process, Stack
 from testing.prompts import SHORT
 from tests.vllm.real.conftest import COMMON, VLLM
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(1800)
 
 GREEDY: dict[str, Any] = {"max_tokens": 40, "temperature": 0.0, "ignore_eos": True, "logprobs": True}
 SAMPLED: dict[str, Any] = {**GREEDY, "temperature": 0.8, "seed": 5}
@@ -30,7 +30,7 @@ class Rig:
             model, **VLLM, draft_workers=[self.draft.url], draft_deadline_ms=5000, lookahead="on"
         )
         self.gateway = stack.gateway([self.target.url], [self.draft.url], speculation_metrics="detailed")
-        stack.wait_ready(600)
+        stack.wait_ready(1200)
         self.client = Client(self.gateway.url)
 
     def ask(self, prompt: str = SHORT[0], **more: Any) -> Answer:
