@@ -7,6 +7,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tokenizers.trainers import BpeTrainer
 
 from engines.grammar.compiler import GrammarCompiler
+from testing.patience import PATIENCE
 
 LOGITS_SIZE = 500  # beyond the vocabulary: padded rows
 CORPUS = [
@@ -32,7 +33,9 @@ def train_tokenizer() -> Tokenizer:
 
 
 def make_compiler(tokenizer: Tokenizer) -> GrammarCompiler:
-    return GrammarCompiler.from_tokenizer_json(tokenizer.to_str(), LOGITS_SIZE, [0])
+    made = GrammarCompiler.from_tokenizer_json(tokenizer.to_str(), LOGITS_SIZE, [0])
+    made._reading._max_seconds = PATIENCE  # of wall time: only what bounds the computing is tested
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -46,8 +46,8 @@ def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the target were, and drafts paid, however fast or busy the machine is."""
     monkeypatch.setattr("server.rounds.adaptive.pair.Pace.a_token", lambda self: 0.5)
     monkeypatch.setattr("server.rounds.adaptive.pair.PairState.earn", lambda self, tokens: None)
-    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", -1.0)
-    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", -1.0)
+    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", float("-inf"))
+    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", float("-inf"))
 
 
 @pytest.mark.parametrize("model", [True, False], ids=["model", "lookup"])

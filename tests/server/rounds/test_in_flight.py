@@ -37,8 +37,8 @@ def counted(fleet: Fleet, outcome: str) -> float:
 @pytest.fixture(autouse=True)
 def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the target were, however fast the machine is."""
-    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", -1.0)
-    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", -1.0)
+    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", float("-inf"))
+    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", float("-inf"))
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])

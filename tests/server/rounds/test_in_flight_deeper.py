@@ -23,8 +23,8 @@ Fault = Callable[[FakeWorker, VerifyRequest], Awaitable[Answer]]
 @pytest.fixture(autouse=True)
 def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the target were, however fast the machine is."""
-    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", -1.0)
-    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", -10.0)
+    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", float("-inf"))
+    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", float("-inf"))
 
 
 @pytest.fixture

@@ -34,8 +34,8 @@ Workers = tuple[FakeWorker, FakeWorker]
 @pytest.fixture(autouse=True)
 def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the target were, however fast the machine is."""
-    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", -1.0)
-    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", -10.0)
+    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", float("-inf"))
+    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", float("-inf"))
 
 
 async def to_its_end(fleet: Fleet, both: Workers) -> None:
@@ -100,9 +100,10 @@ async def without_its_target(fleet: Fleet, both: Workers) -> None:
 
 
 async def refused(fleet: Fleet, both: Workers) -> None:
-    both[0].faults.append(error(400, "unsupported"))
+    both[0].always = error(400, "unsupported")  # whichever of those under way arrives first
     with pytest.raises(WireError):
         await collect(fleet, request(40))
+    both[0].always = None
 
 
 WAYS = [

@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
+import transformers
 from click.testing import Result
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
@@ -179,6 +180,15 @@ def test_two_runs_are_compared(stack: Stack, tmp_path: Path) -> None:
     assert "no result of tandem bench" in refused.stderr
 
 
+@pytest.fixture
+def quiet_transformers() -> Iterator[None]:
+    """The command makes it say errors alone, of which the tests of its loading would see nothing afterwards."""
+    before = transformers.utils.logging.get_verbosity()
+    yield
+    transformers.utils.logging.set_verbosity(before)
+
+
+@pytest.mark.usefixtures("quiet_transformers")
 def test_transformers_itself_says_the_same(stack: Stack, models: Path, tmp_path: Path) -> None:
     done = bench(
         *("--url", stack.url, "--prompts", "chat", "--limit", "2", "--max-tokens", "12", "--drafters", "lookup"),
