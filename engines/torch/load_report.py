@@ -32,17 +32,23 @@ class UnfitTensors(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._names: list[str] = []
+        self._logger = logging.getLogger("transformers")
+        self._level = logging.NOTSET
 
     def emit(self, record: logging.LogRecord) -> None:
         self._names += _UNFIT.findall(record.getMessage())
 
     def __enter__(self) -> None:
-        logging.getLogger("transformers").addHandler(self)
+        self._level = self._logger.level
+        if self._level > logging.WARNING:  # TRANSFORMERS_VERBOSITY=error, for one
+            self._logger.setLevel(logging.WARNING)
+        self._logger.addHandler(self)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
-        logging.getLogger("transformers").removeHandler(self)
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
         if isinstance(error, RuntimeError) and self._names:
             raise ModelError(
                 f"tensor {sorted(self._names)[0]} can't be made of the tensors in its weights: some are missing, or "

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -234,7 +235,11 @@ def test_a_damaged_generation_config_is_refused_at_start(files: ModelFiles) -> N
         )
 
 
-def test_experts_that_do_not_fit_are_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("verbosity", ["warning", "error"])
+def test_experts_that_do_not_fit_are_named(tmp_path: Path, verbosity: str, request: pytest.FixtureRequest) -> None:
+    """Even where transformers is to log errors alone."""
+    request.addfinalizer(partial(transformers.logging.set_verbosity, transformers.logging.get_verbosity()))
+    transformers.logging.set_verbosity(transformers.logging.log_levels[verbosity])
     options = {**SMALL, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
     AutoModelForCausalLM.from_config(transformers.Qwen3MoeConfig(**options)).save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
@@ -243,6 +248,7 @@ def test_experts_that_do_not_fit_are_named(tmp_path: Path) -> None:
     save_file({**tensors, name: tensors[name][:8].contiguous()}, path, metadata={"format": "pt"})
     with pytest.raises(ModelError, match=r"tiny: tensor model.layers.1.mlp.experts.gate_up_proj can't be made of"):
         load_runner(ModelFiles("tiny", tmp_path), num_slots=1, device="cpu")
+    assert transformers.logging.get_verbosity() == transformers.logging.log_levels[verbosity]
 
 
 def test_context_length_goes_beyond_a_sliding_window() -> None:
