@@ -182,7 +182,7 @@ def test_two_runs_are_compared(stack: Stack, tmp_path: Path) -> None:
 
 @pytest.fixture
 def quiet_transformers() -> Iterator[None]:
-    """The command makes it say errors alone, of which the tests of its loading would see nothing afterwards."""
+    """The command makes it say errors alone, which is of this whole process."""
     before = transformers.utils.logging.get_verbosity()
     yield
     transformers.utils.logging.set_verbosity(before)
