@@ -21,9 +21,9 @@ from testing.stacks import BITWISE, Services, speculative, start
 MAX_TOKENS = 32
 PROMPTS = [REPEAT, *SHORT[:4]]
 SEED = 20_221
-TRIES = 4
-"""How often a prompt is asked again until it was drafted for. On a starved machine a drafter may take longer to read a
-prompt than the target to answer."""
+TRIES = 40
+"""How often a prompt is asked at most, until its answer shows what the cell is to show. On a starved machine a drafter
+may take longer to read a prompt than the target to answer, and what it prepares may come too late."""
 FACTORS: dict[str, tuple[Any, ...]] = {
     "temperature": (0.0, 0.3, 0.7, 1.0, 1.5),
     "top_p": (1.0, 0.9),
