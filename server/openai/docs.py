@@ -37,10 +37,10 @@ def documented(
     """Arguments for a route's decorator. `chunk`: what each event of its stream holds, one of SCHEMAS."""
     arguments: dict[str, Any] = {"responses": {200: {"model": answer}, **errors(*_ERRORS)}}
     if streams:
-        stream: dict[str, Any] = {"type": "string"}
-        if chunk is not None:  # OpenAPI 3.1 has no place for the schema of an event
-            stream["description"] = f"events whose data is a #/components/schemas/{chunk.__name__}, then [DONE]"
-        arguments["responses"][200]["content"] = {"text/event-stream": {"schema": stream}}
+        # OpenAPI 3.1 has no place for the schema of an event, and whether its schema of a stream is that of all of the
+        # text or of each event, tools read differently: no type is said.
+        told = f"events whose data is a #/components/schemas/{chunk.__name__}, then [DONE]" if chunk else "events"
+        arguments["responses"][200]["content"] = {"text/event-stream": {"schema": {"description": told}}}
     if body is not None:
         arguments["openapi_extra"] = request_body(body)
     return arguments
