@@ -146,6 +146,7 @@ def test_verifications_ahead_leave_the_targets_distribution() -> None:
 
 
 @pytest.mark.usefixtures("nearly_all_is_prepared")
+@pytest.mark.slow
 def test_a_verdict_that_is_used_only_if_it_pleases_is_noticed() -> None:
     gateway = Choosy(models())
     assert g_test(simulate(gateway), gateway.both.exact_joint()) < FAR

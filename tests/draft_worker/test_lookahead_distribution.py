@@ -210,6 +210,7 @@ def test_prepared_drafts_leave_the_targets_distribution() -> None:
     assert g_test(pairs(counts), pairs(both.exact_joint())) > FAR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [Picking, Mistaken])
 def test_a_use_of_them_that_breaks_the_rules_is_noticed(broken: type[Lookahead]) -> None:
     both = models()
