@@ -55,9 +55,9 @@ class RoundLoop:
         self._speculating = speculating
         self._target_drives = target_drives
         self._remaining = min(context.request.max_tokens, info.context_length - len(context.sequence))
-        self._stopped = self._looked_ahead = False
+        self._stopped = False
+        self._looked_ahead = False
         self._asking: Draft | None = None
-        self._waited: float | None = None  # for the last token decoded plainly, unless that read the prompt
         self._draft_id = OWN_DRAFTER if target_drives and context.request.speculation.enabled else None
 
     async def rounds(self) -> AsyncIterator[Round]:
@@ -83,7 +83,7 @@ class RoundLoop:
                 reading = self._speculating.drafts.state == "reading"
                 stretch = plan.plain_tokens or (_WHILE_READING if reading else _WHILE_ABSENT)
                 async for round_ in self._plain(min(stretch, self._remaining)):
-                    self._speculating.planner.observe_plain(len(round_.token_ids), self._waited)
+                    self._speculating.planner.observe_plain(len(round_.token_ids))
                     yield round_
 
     def _plan(self, speculating: Speculating) -> RoundPlan:
@@ -342,9 +342,8 @@ class RoundLoop:
             return
         async with aclosing(self._target.generate(max_tokens, self._target_speculation())) as stream:  # type: ignore[type-var]
             async for answer, seconds in stream:
-                reads = len(self._sequence) <= len(self._request.prompt)  # so its time is not a token's
-                self._waited = None if reads or answer.num_drafted else seconds
-                if self._waited is not None:
+                # The first one's time includes reading the prompt.
+                if answer.num_drafted == 0 and len(self._sequence) > len(self._request.prompt):
                     self._target.step_times.observe_plain(answer.timings.rows, seconds / len(answer.token_ids))
                 draft, self._asking = self._asking or Draft.none(), None  # asking for nothing took its time, too
                 yield self._emit(answer, seconds, draft, OWN_DRAFTER if answer.num_drafted else None)
@@ -372,8 +371,9 @@ class RoundLoop:
             stop = "length" if self._remaining <= 0 else None
         self._stopped = stop is not None
         timings = answer.timings
+        draft_ms = 1000 * draft.seconds
         workers_ms = timings.total_ms + draft.worker_ms
-        total_ms = 1000 * (seconds + draft.seconds)
+        total_ms = 1000 * seconds + draft_ms
         return Round(
             token_ids=answer.token_ids,
             num_drafted=answer.num_drafted,

@@ -11,7 +11,7 @@ from server.rounds.adaptive.turns import Turns
 
 _PLAIN_TOKENS = 4
 """A stretch of plain decoding counts as so many rounds without lookahead, of a token each."""
-MANY = 3
+_MANY = 3
 """Requests of a pair at a time whose lookahead is decided for all of them together."""
 
 
@@ -55,7 +55,7 @@ class SharedLookahead:
     @property
     def choice(self) -> LookaheadChoice:
         """The one that counts now."""
-        return self._alone if self.streams < MANY else self._among_many
+        return self._alone if self.streams < _MANY else self._among_many
 
     @contextmanager
     def serving(self) -> Iterator[None]:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from server.fleet.times import Average
 from server.rounds.adaptive.acceptance import Acceptance
 from server.rounds.adaptive.candidates import CandidateCount
-from server.rounds.adaptive.crowd import Crowd
 from server.rounds.adaptive.depth import Depth
 from server.rounds.adaptive.foreseen import Foreseen
-from server.rounds.adaptive.lookahead import MANY, SharedLookahead
+from server.rounds.adaptive.lookahead import SharedLookahead
 from server.rounds.adaptive.round import RoundOutcome
 from server.rounds.adaptive.turns import Turns
 
@@ -80,19 +79,6 @@ class PairState:
     several: Turns = field(default_factory=lambda: Turns(current=True, rest=128))
     """Whether more than one verification is in flight where `depth` has it."""
     foreseen: Foreseen = field(default_factory=Foreseen)
-
-    crowds: dict[int, Crowd] = field(default_factory=dict)
-    """By the bits of how many streams there are."""
-
-    @property
-    def crowd(self) -> Crowd | None:
-        """None: the streams are few."""
-        return self.crowds.setdefault(self.streams.bit_length(), Crowd()) if self.streams >= MANY else None
-
-    @property
-    def streams(self) -> int:
-        """Requests of the pair that are being served."""
-        return self.lookahead.streams
 
     def failed_with_another(self, outcome: RoundOutcome) -> bool:
         """Whether its draft failed while another one did: what stalls a draft worker stalls all requests at once, and

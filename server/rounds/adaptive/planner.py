@@ -47,7 +47,7 @@ class FixedPlanner:
     def observe(self, outcome: RoundOutcome, times: Times) -> None:
         pass
 
-    def observe_plain(self, tokens: int, seconds: float | None = None) -> None:
+    def observe_plain(self, tokens: int) -> None:
         pass
 
     def observe_nothing(self, seconds: float, times: Times) -> None:
@@ -91,7 +91,6 @@ class AdaptivePlanner:
         self._worth_sending = 1
         self._empty = 0
         self._had_nothing = False
-        self._tried = 0
         self._depth = self._depth_before = 1
 
     def plan(self, times: Times) -> RoundPlan:
@@ -101,9 +100,6 @@ class AdaptivePlanner:
         return plan
 
     def _planned(self, times: Times) -> RoundPlan:
-        crowd = self._pair.crowd
-        if crowd is not None and (tokens := crowd.plain_tokens(self._pair.streams, self._tried)):
-            return RoundPlan(0, plain_tokens=min(tokens, _LONGEST_HOPELESS_INTERVAL))
         ahead = times.ahead is not None and self._pair.lookahead.choice.next()
         plan = self._plan_with(times.of(ahead), ahead)
         if plan.worker_chooses:
@@ -167,9 +163,6 @@ class AdaptivePlanner:
                 pair.several.observe(several, asked, accepted, seconds, outcome.drawn)
         if pair.failed_with_another(outcome):
             return
-        if (crowd := pair.crowd) is not None:
-            self._tried = crowd.tries
-            crowd.observe_round(outcome, pair.streams)
         pair.losses.add(outcome.draft_seconds if outcome.draft_failed else 0.0)
         # No verification is quicker than a token of plain decoding: if it seems so, that was measured on a busier
         # machine, and drafts that are wrong would look worth their time.
@@ -192,10 +185,8 @@ class AdaptivePlanner:
             pair.interval = min(2 * pair.interval, self._longest)
             self._until_try = pair.interval
 
-    def observe_plain(self, tokens: int, seconds: float | None = None) -> None:
-        """Tokens that came without a draft, and what they took, if that is known."""
-        if (crowd := self._pair.crowd) is not None:
-            crowd.observe_plain(tokens, seconds, self._pair.streams)
+    def observe_plain(self, tokens: int) -> None:
+        """Tokens that came without a draft."""
         self._until_try -= tokens
         self._pair.earn(_CREDIT_A_TOKEN * tokens)
 
@@ -208,9 +199,6 @@ class AdaptivePlanner:
         plain = times.steps.plain()
         lost = _WITH_ANOTHER_STREAM * seconds / plain
         trying = self._pace.a_token() >= 1.0
-        if (crowd := self._pair.crowd) is not None:
-            self._tried = crowd.tries
-            crowd.observe_nothing(seconds, self._pair.streams)
         self._pair.earn(-lost)
         self._pair.acceptance.rounds += 1
         self._pace.observe(1, 1.0 + lost)

@@ -11,8 +11,8 @@ import pytest
 from protocol.messages import Sampling
 from server.backend import Round
 from server.fleet.times import DraftTimes, StepTimes
-from server.rounds.adaptive.planner import AdaptivePlanner, FixedPlanner
-from server.rounds.adaptive.round import RoundOutcome, RoundPlan, Times
+from server.rounds.adaptive.planner import FixedPlanner
+from server.rounds.adaptive.round import RoundOutcome, Times
 from testing.fakes.model import STOP
 from testing.fakes.worker import Answer, FakeWorker
 from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
@@ -153,22 +153,6 @@ def test_a_streams_first_answer_is_no_measure_of_plain_decoding(monkeypatch: pyt
             assert len(observed) == len(rounds) - 1 > 0
 
     asyncio.run(main())
-
-
-def test_the_planner_is_told_what_tokens_took_but_the_one_that_read_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[float | None] = []
-    monkeypatch.setattr(AdaptivePlanner, "plan", lambda self, times: RoundPlan(0, plain_tokens=4))
-    monkeypatch.setattr(AdaptivePlanner, "observe_plain", lambda self, tokens, seconds: told.append(seconds))
-
-    async def main() -> None:
-        async with fleet_over([FakeWorker("target")], [FakeWorker("draft")]) as fleet:
-            await collect(fleet, request(adaptive=True))
-
-    asyncio.run(main())
-    first, *others = told
-    assert first is None
-    assert others
-    assert all(seconds is not None and seconds > 0.0 for seconds in others)
 
 
 def test_a_draft_cut_short_by_a_stop_token_of_the_drafters_own_is_whole(observed: Observed) -> None:
