@@ -28,6 +28,7 @@ from testing.garbage import all_gone, collector_off
 from testing.patience import PATIENCE
 from testing.wire import async_test, pause
 from testing.worker_apps import STOP, Drafter, blended, drafter
+from tests.draft_worker.looking_ahead import prepared
 from worker.calls import Call
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -68,8 +69,7 @@ class Preparing:
         return await self.draft(ids, lookahead_tokens=6, **fields)
 
     async def done(self) -> None:
-        while await self.worker.metric("tandem_draft_lookahead_running"):
-            await pause()
+        await prepared(self.worker)
 
     def _gate(self, rows: Sequence[Row]) -> None:
         if any(row.parents is not None for row in rows):

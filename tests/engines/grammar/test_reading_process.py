@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from engines.grammar import reading_process
 from engines.grammar.errors import GrammarError
 from engines.grammar.reading_process import ReadingProcess
 from engines.grammar.sources import read
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, eventually
 
 SCHEMA = '{"type": "object", "properties": {"a": {"type": "string", "maxLength": 5}}, "required": ["a"]}'
 WITH_READ = (
@@ -72,10 +71,7 @@ def test_it_ends_with_its_owner() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     pid = int(done.stdout)
-    deadline = time.monotonic() + PATIENCE
-    while _runs(pid) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not _runs(pid)
+    eventually(lambda: not _runs(pid), "it ends with its owner")
 
 
 def _runs(pid: int) -> bool:

@@ -41,13 +41,14 @@ def used(fleet: Any, outcome: str = "used") -> float:
     return float(fleet._metrics.verifications_ahead.labels(outcome)._value.get())
 
 
+pytestmark = pytest.mark.usefixtures("far_away")
+
+
 @pytest.fixture(autouse=True)
-def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the target were, and drafts paid, however fast or busy the machine is."""
+def drafts_pay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if they did, however fast or busy the machine is."""
     monkeypatch.setattr("server.rounds.adaptive.pair.Pace.a_token", lambda self: 0.5)
     monkeypatch.setattr("server.rounds.adaptive.pair.PairState.earn", lambda self, tokens: None)
-    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", float("-inf"))
-    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", float("-inf"))
 
 
 @pytest.mark.parametrize("model", [True, False], ids=["model", "lookup"])

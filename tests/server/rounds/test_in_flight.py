@@ -34,11 +34,7 @@ def counted(fleet: Fleet, outcome: str) -> float:
     return float(fleet._metrics.verifications_ahead.labels(outcome)._value.get())
 
 
-@pytest.fixture(autouse=True)
-def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the target were, however fast the machine is."""
-    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", float("-inf"))
-    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", float("-inf"))
+pytestmark = pytest.mark.usefixtures("far_away")
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.3, 1.0])

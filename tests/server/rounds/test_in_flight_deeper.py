@@ -20,11 +20,7 @@ SLOW = 0.1
 Fault = Callable[[FakeWorker, VerifyRequest], Awaitable[Answer]]
 
 
-@pytest.fixture(autouse=True)
-def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the target were, however fast the machine is."""
-    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", float("-inf"))
-    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", float("-inf"))
+pytestmark = pytest.mark.usefixtures("far_away")
 
 
 @pytest.fixture

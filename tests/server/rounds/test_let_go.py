@@ -31,11 +31,7 @@ KINDS = (
 Workers = tuple[FakeWorker, FakeWorker]
 
 
-@pytest.fixture(autouse=True)
-def far_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the target were, however fast the machine is."""
-    monkeypatch.setattr("server.rounds.adaptive.depth._FAR", float("-inf"))
-    monkeypatch.setattr("server.rounds.adaptive.depth._LEAST_GAIN", float("-inf"))
+pytestmark = pytest.mark.usefixtures("far_away")
 
 
 async def to_its_end(fleet: Fleet, both: Workers) -> None:
