@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -127,20 +128,31 @@ def test_a_draft_that_vllm_has_prepared_is_the_one_that_it_would_draw(
 
 
 def test_vllm_stops_preparing_once_another_call_comes(workers: Workers) -> None:
+    """Asked again until it is seen: a fast vLLM may have prepared all before the other call is there."""
     drafter = workers.drafters["vllm"]
-    before = workers.client.metrics(drafter.url)
     asked = {"sampling": {"temperature": 0.0}, "num_prompt_tokens": len(PROMPT), "max_tokens": 300}
-    for number in range(8):
-        workers.post(
-            drafter, "/v1/draft", request(PROMPT, session_id=f"y{number}", draft_tokens=2, lookahead_tokens=32, **asked)
-        )
-    looked_ahead(workers)
-    for number in range(8):
-        ids = [*PROMPT, number + 1]
-        workers.post(drafter, "/v1/draft", request(ids, session_id=f"y{number}", round=1, draft_tokens=1, **asked))
-    after = workers.client.metrics(drafter.url)
-    prepared = 'tandem_draft_lookahead_tokens_total{what="prepared"}'
-    assert 0 < after[prepared] - before[prepared] < 8 * 32, "all but the last was stopped"
+    first = request(PROMPT, draft_tokens=2, lookahead_tokens=32, **asked)
+    other = request([*PROMPT, 8], session_id=None, draft_tokens=1, **asked)
+    names = (f"stopped-{number}" for number in itertools.count())
+
+    def prepared() -> float:
+        return workers.client.metrics(drafter.url)['tandem_draft_lookahead_tokens_total{what="prepared"}']
+
+    def stopped() -> bool:
+        name, before = next(names), prepared()
+        with httpx.Client(
+            base_url=drafter.url, timeout=PATIENCE, trust_env=False
+        ) as client:  # nothing to set up between
+            for message in ({**first, "session_id": name}, other):
+                assert client.post("/v1/draft", json=message).status_code == 200
+        looked_ahead(workers)
+        ids = [*PROMPT, 1]  # what was prepared is counted with the session's next call
+        workers.post(drafter, "/v1/draft", request(ids, session_id=name, round=1, draft_tokens=1, **asked))
+        found = prepared() - before
+        assert found <= 32
+        return 0 < found < 32
+
+    eventually(stopped, "some of what was to be prepared is left out")
 
 
 @pytest.mark.parametrize("sampling", [{"temperature": 0.0}, WARM], ids=["greedy", "warm"])
