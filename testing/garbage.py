@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from testing.patience import PATIENCE
+from testing.patience import until
 
 Alive = Callable[..., Counter[str]]
 
@@ -35,7 +33,7 @@ def collector_off() -> Iterator[Alive]:
 
 async def all_gone(alive: Alive, *kinds: type) -> None:
     """Wait until none is left: until callbacks have been called and other threads have gone on. Fails if one stays."""
-    until = time.monotonic() + PATIENCE / 4
-    while left := alive(*kinds):
-        assert time.monotonic() < until, left
-        await asyncio.sleep(0.02)
+    try:
+        await until(lambda: not alive(*kinds))
+    except AssertionError:
+        raise AssertionError(alive(*kinds)) from None

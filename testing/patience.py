@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -15,3 +16,11 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
     while not holds():
         assert time.monotonic() < until, f"not within {PATIENCE:g} s: {what}"
         time.sleep(0.05)
+
+
+async def until(holds: Callable[[], object], what: str = "what is waited for") -> None:
+    """`eventually` in an event loop, for what other tasks and threads bring about and set no event for."""
+    give_up = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < give_up, f"not within {PATIENCE:g} s: {what}"
+        await asyncio.sleep(0.002)

@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def soak(
         with Client(gateway.url, timeout=HUNG_SECONDS) as client, ThreadPoolExecutor(streams + 1) as pool:
             expected = _expected(client, tokens)
             until = time.monotonic() + seconds
-            killing = pool.submit(_kill, [*targets, *drafts], until, every, tally, random.Random(0))
+            killing = pool.submit(_kill, [*targets, *drafts], until, every, tally, random.Random(1))
             asking = [
                 pool.submit(_ask, client, expected, until, tokens, tally, number, drafters) for number in range(streams)
             ]
@@ -172,9 +173,10 @@ def _ask(
 
 
 def _kill(workers: list[Process], until: float, every: float, tally: Tally, choose: random.Random) -> None:
+    victims = cycle(choose.sample(workers, len(workers)))  # so that a short run, too, kills more than lookup
     while time.monotonic() + every < until:
         time.sleep(every)
-        victim = choose.choice(workers)
+        victim = next(victims)
         victim.kill()
         victim.restart()
         tally.kills += 1

@@ -35,10 +35,11 @@ async def pause() -> None:
 
 
 def async_test(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Run a coroutine function as a test, which ends after PATIENCE seconds, lest it hang."""
+    """Run a coroutine function as a test. It ends after twice PATIENCE seconds, lest it hang; `until` says before that
+    what it waits for."""
 
     @wraps(test)
     def run(*args: Any, **fields: Any) -> None:
-        asyncio.run(asyncio.wait_for(test(*args, **fields), PATIENCE))
+        asyncio.run(asyncio.wait_for(test(*args, **fields), 2 * PATIENCE))
 
     return run

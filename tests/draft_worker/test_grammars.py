@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import time
 from typing import Any
@@ -14,7 +13,7 @@ from draft_worker.grammars import SessionGrammars
 from engines.grammar.compiler import GrammarCompiler
 from engines.grammar.service import Grammars
 from protocol.messages import DraftRequest
-from testing.patience import PATIENCE
+from testing.patience import until
 from testing.wire import async_test, request
 from tests.engines.grammar.conftest import compiler, tokenizer  # noqa: F401 - fixtures
 
@@ -75,9 +74,7 @@ async def test_a_grammar_that_was_compiled_too_late_for_one_call_is_there_for_th
 ) -> None:
     one = asked([5], grammar={"type": "choice", "value": '["certainly so"]', "start": 1})
     await grammars.read(one, 1, time.monotonic())
-    async with asyncio.timeout(PATIENCE):
-        while not grammars.forced(one, [5], 1, 8):  # noqa: ASYNC110 - a thread compiles it
-            await asyncio.sleep(0.01)
+    await until(lambda: grammars.forced(one, [5], 1, 8), "a thread has compiled it")
 
 
 @async_test

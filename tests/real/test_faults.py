@@ -107,7 +107,8 @@ def test_target_killed_and_restarted(rig: Rig) -> None:
         assert other.result(PATIENCE).identity == rig.undisturbed.identity
 
 
-@pytest.mark.parametrize("drafter", ["model", "none"])
+# Plain decoding whose target is killed, and that goes on at another one, is in the test before and the one after.
+@pytest.mark.parametrize("drafter", ["model", pytest.param("none", marks=pytest.mark.slow)])
 def test_one_of_two_targets_killed(rig: Rig, drafter: str) -> None:
     killed: list[Process] = []
 

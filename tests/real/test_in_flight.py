@@ -79,8 +79,17 @@ def test_probabilistic_at_temperature_0_says_the_same(far: Far, plain: dict[str,
     assert {answer.text for answer in found} == {plain["greedy"].text}
 
 
-@pytest.mark.parametrize("asked", [{"drafter": "right"}, AUTO], ids=["model", "auto"])
-@pytest.mark.parametrize("chunk", [3, 6])
+# Each value of either once; the other two pairs, like `auto` below, start processes for what these and tests of the
+# rounds show.
+@pytest.mark.parametrize(
+    ("chunk", "asked"),
+    [
+        pytest.param(3, AUTO, id="3-auto"),
+        pytest.param(6, {"drafter": "right"}, id="6-model"),
+        pytest.param(3, {"drafter": "right"}, id="3-model", marks=pytest.mark.slow),
+        pytest.param(6, AUTO, id="6-auto", marks=pytest.mark.slow),
+    ],
+)
 def test_target_killed_in_mid_flight(far: Far, plain: dict[str, Answer], chunk: int, asked: dict[str, Any]) -> None:
     def kill(chunks: int) -> None:
         if chunks == chunk:
@@ -100,7 +109,9 @@ def test_answers_cut_in_the_middle(far: Far, plain: dict[str, Answer]) -> None:
     far.proxy.cut(0)
 
 
-@pytest.mark.parametrize("asked", [{"drafter": "right"}, AUTO], ids=["model", "auto"])
+@pytest.mark.parametrize(
+    "asked", [pytest.param({"drafter": "right"}, id="model"), pytest.param(AUTO, id="auto", marks=pytest.mark.slow)]
+)
 def test_draft_worker_killed_in_mid_flight(far: Far, plain: dict[str, Answer], asked: dict[str, Any]) -> None:
     drafter = far.workers.drafters["right"]
 

@@ -75,7 +75,7 @@ def test_misses_are_told_apart(ahead: Ahead) -> None:
     eventually(lambda: ahead.ask("other") is not None and ahead.drafts()["miss"] > 0, "a draft was not foreseen")
 
 
-@pytest.mark.parametrize("chunk", [3, 9])
+@pytest.mark.parametrize("chunk", [9, pytest.param(3, marks=pytest.mark.slow)])
 def test_draft_worker_killed_while_it_looks_ahead(ahead: Ahead, plain: dict[str, Answer], chunk: int) -> None:
     drafter = ahead.drafters["right"]
     found: list[Answer] = []

@@ -9,7 +9,8 @@ import pytest
 
 from server.errors import NoTarget, NotSupported
 from testing.fakes.worker import FakeWorker
-from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
+from testing.patience import until
+from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
 
 
 def mixed_targets() -> list[FakeWorker]:

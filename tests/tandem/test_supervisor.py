@@ -7,14 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, eventually
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -64,10 +63,7 @@ class Up:
         return self.process.returncode, said
 
     def assert_nothing_is_left(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while alive := [process for process in self.family if is_alive(process)]:
-            assert time.monotonic() < deadline, f"left behind: {alive}"
-            time.sleep(0.05)
+        eventually(lambda: not any(map(is_alive, self.family)), f"none of {self.family} is left behind")
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -183,11 +179,15 @@ def test_a_second_signal_does_not_wait_for_the_grace(started: list[Up]) -> None:
     up = Up("stubborn", grace=3600.0)
     started.append(up)
     up.until_announced()
+
     # As often as it takes: a second signal right after the first counts as the same one.
-    deadline = time.monotonic() + PATIENCE
-    while is_alive(up.family[0]) and time.monotonic() < deadline:
+    def ended() -> bool:
+        if not is_alive(up.family[0]):  # nor is a signal sent then: it would end a supervisor that is about to exit
+            return True
         up.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        return False
+
+    eventually(ended, "a second signal ends even what is stubborn")
     assert up.finish()[0] == 0
 
 

@@ -14,7 +14,7 @@ from testing.patience import PATIENCE
 from testing.proxy import Proxy
 
 DELAY = 0.15
-PIECES = 200
+PIECES = 20
 
 
 @pytest.fixture
@@ -50,18 +50,49 @@ def test_a_round_trip_takes_twice_the_delay(echo: str) -> None:
         assert time.monotonic() - began >= 2 * DELAY
 
 
-def test_pieces_are_under_way_together_and_keep_their_order(echo: str) -> None:
-    sent = b"".join(b"%05d" % number for number in range(PIECES))
+class Clock:
+    """Stands in for `time`: it stands still until `go_on`, and from then on every sleep is over at once."""
+
+    def __init__(self) -> None:
+        self.asked = threading.Semaphore(0)
+        """Counts who asked for the time."""
+        self.go_on = threading.Event()
+        self.slept: dict[int, float] = {}
+        """Seconds by thread, in the order in which they began."""
+        self._now = 0.0
+        self._lock = threading.Lock()
+
+    def monotonic(self) -> float:
+        self.asked.release()
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        with self._lock:
+            thread = threading.get_ident()
+            self.slept[thread] = self.slept.get(thread, 0.0) + seconds
+        assert self.go_on.wait(PATIENCE)
+        with self._lock:
+            self._now += seconds
+
+
+def test_pieces_are_under_way_together_and_keep_their_order(echo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("testing.proxy.time", clock)
+    pieces = [b"%05d" % number for number in range(PIECES)]
     with Proxy(echo, DELAY) as proxy, _connect(proxy) as client:
-        began = time.monotonic()
-        for start in range(0, len(sent), 5):
-            client.sendall(sent[start : start + 5])
-            time.sleep(0.001)
+        for number, piece in enumerate(pieces):
+            client.sendall(piece)
+            # Each is read while the first is still under way, for which its deliverer asked for the time, too.
+            for _ in range(1 if number else 2):
+                assert clock.asked.acquire(timeout=PATIENCE)
+        (there,) = clock.slept.values()
+        assert there == DELAY
+        clock.go_on.set()
         found = b""
-        while len(found) < len(sent):
+        while len(found) < PIECES * 5:
             data = client.recv(4096)
             assert data, f"closed after {len(found)} bytes"
             found += data
-        took = time.monotonic() - began
-    assert found == sent
-    assert took < PIECES * DELAY / 2  # one after the other they would take four times that
+    assert found == b"".join(pieces)
+    there, *_ = clock.slept.values()
+    assert there == DELAY, "one after the other they would be under way for as long each"

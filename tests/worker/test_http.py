@@ -7,7 +7,7 @@ import gc
 import json
 import signal
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from serving.runner import DrainingServer
 from target_worker.app import create_app
 from target_worker.runtime.engine import LoopTarget
 from testing.fakes.runner import FakeRunner
+from testing.patience import until
 from testing.wire import async_test, pause, request
 from testing.worker_apps import fake_engine
 
@@ -61,11 +62,6 @@ def post(path: str, body: bytes, length: int | None = None) -> bytes:
     return (
         f"POST {path} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n".encode() + body
     )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await pause()
 
 
 async def until_ready(port: int) -> None:

@@ -15,7 +15,7 @@ from engines.grammar.service import Grammars
 from engines.grammar.state import GrammarState
 from protocol.errors import DeadlineExceeded, QueueFull
 from protocol.messages import Grammar
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, until
 from testing.vocabularies import tokenizer_info
 from testing.wire import async_test
 
@@ -45,9 +45,7 @@ async def test_at_once_returns_none_until_a_grammar_is_compiled(compiler: Gramma
     assert grammars.at_once(new, 1) is None
     with pytest.raises(DeadlineExceeded):
         await grammars.state(new, 1, time.monotonic())
-    async with asyncio.timeout(PATIENCE):
-        while grammars.at_once(new, 1) is None:  # noqa: ASYNC110 - a thread compiles it all the same
-            await asyncio.sleep(0.01)
+    await until(lambda: grammars.at_once(new, 1) is not None, "a thread compiles it all the same")
     grammars.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from engines.runtime.jobs import Feed, Job, Seat, Steps
@@ -15,7 +15,6 @@ from engines.sampling.rows import SamplingRow
 from protocol.messages import Sampling
 from testing.fakes.runner import FakeRunner, hash_logits
 from testing.patience import PATIENCE
-from testing.wire import pause
 
 GREEDY = Sampling(temperature=0.0, seed=0)
 FOREVER = float("inf")
@@ -90,8 +89,3 @@ async def running(
 
 def tokens_per_pass(runner: FakeRunner) -> list[list[int]]:
     return [sorted(len(row.token_ids) for row in rows) for rows in runner.passes]
-
-
-async def settle(condition: Callable[[], bool]) -> None:
-    while not condition():
-        await pause()

@@ -9,8 +9,9 @@ import pytest
 
 from protocol.errors import QueueFull
 from testing.fakes.runner import FakeRunner
+from testing.patience import until
 from testing.wire import async_test
-from tests.engines.runtime.loop_jobs import FOREVER, Gate, decoded, job, running, settle
+from tests.engines.runtime.loop_jobs import FOREVER, Gate, decoded, job, running
 
 
 @async_test
@@ -23,7 +24,7 @@ async def test_idle_work_is_fed_alone_and_only_while_no_other_job_feeds() -> Non
         await gate.wait()
         runner.passes.clear()
         other = asyncio.create_task(loop.run(job([7, 8], steps=5), FOREVER))
-        await settle(lambda: loop.waiting == 1)
+        await until(lambda: loop.waiting == 1)
         gate.open()
         assert await other == decoded([7, 8], 5)
         assert await idle == decoded([1, 2, 3], 4)
@@ -43,7 +44,7 @@ async def test_idle_work_gets_no_slot_but_its_owners_and_gives_it_up() -> None:
         idle = asyncio.create_task(loop.run(replace(job([1, 2, 3], steps=9, owner=1), idle=True), FOREVER))
         await gate.wait()
         other = asyncio.create_task(loop.run(job([7, 8]), FOREVER))
-        await settle(lambda: loop.waiting == 1)
+        await until(lambda: loop.waiting == 1)
         gate.open()
         assert await other == decoded([7, 8])
         with pytest.raises(QueueFull):

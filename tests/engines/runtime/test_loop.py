@@ -18,7 +18,7 @@ from engines.sampling.rows import SamplingRow
 from protocol.errors import BadRequest, DeadlineExceeded, EngineFailure, NotReady, QueueFull
 from protocol.messages import Sampling
 from testing.fakes.runner import FakeRunner, hash_logits
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, until
 from testing.wire import async_test
 from tests.engines.runtime.loop_jobs import (
     FOREVER,
@@ -28,7 +28,6 @@ from tests.engines.runtime.loop_jobs import (
     job,
     row,
     running,
-    settle,
     tokens_per_pass,
 )
 
@@ -42,7 +41,7 @@ async def test_whatever_waits_shares_one_pass_whatever_its_length() -> None:
         await gate.wait()
         contexts = [[3], [4, 5, 6], [7] * 10]
         others = [asyncio.create_task(loop.run(job(ids), FOREVER)) for ids in contexts]
-        await settle(lambda: loop.waiting == 3)
+        await until(lambda: loop.waiting == 3)
         gate.open()
         assert await first == decoded([1, 2])
         assert [await task for task in others] == [decoded(ids) for ids in contexts]
@@ -76,7 +75,7 @@ async def test_streams_and_a_long_prompt_share_passes_and_none_waits() -> None:
         stream = asyncio.create_task(loop.run(job([1, 2], steps=12), FOREVER))
         await gate.wait()
         long = asyncio.create_task(loop.run(job(prompt), FOREVER))
-        await settle(lambda: loop.waiting == 1)
+        await until(lambda: loop.waiting == 1)
         gate.open()
         assert await stream == decoded([1, 2], 12)
         assert await long == decoded(prompt)
@@ -98,7 +97,7 @@ async def test_a_flood_of_long_prompts_shares_the_budget_and_lets_a_short_one_by
         short = asyncio.create_task(loop.run(job([3] * 20), FOREVER))
         for name, task in [("long", tasks[0]), ("long", tasks[1]), ("short", short)]:
             task.add_done_callback(lambda _, name=name: done.append(name))
-        await settle(lambda: loop.waiting == 3)
+        await until(lambda: loop.waiting == 3)
         gate.open()
         await asyncio.gather(first, short, *tasks)
     assert done[0] == "short"
@@ -154,7 +153,7 @@ async def test_unusable_logits_fail_their_own_job_alone(value: float) -> None:
         first = asyncio.create_task(loop.run(job([1]), FOREVER))
         await gate.wait()
         both = [asyncio.create_task(loop.run(job(ids), FOREVER)) for ids in ([13, 1], [4, 5])]
-        await settle(lambda: loop.waiting == 2)
+        await until(lambda: loop.waiting == 2)
         gate.open()
         bad, good = await asyncio.gather(*both, return_exceptions=True)
         await first
@@ -176,7 +175,7 @@ async def test_a_draw_that_fails_fails_its_own_job_alone(caplog: pytest.LogCaptu
         await gate.wait()
         jobs: list[Job[Any]] = [job([4, 5], 2), Job([1], None, None, 0, impossible), job([6], 2)]
         tasks = [asyncio.create_task(loop.run(one, FOREVER)) for one in jobs]
-        await settle(lambda: loop.waiting == 3)
+        await until(lambda: loop.waiting == 3)
         gate.open()
         one, bad, other = await asyncio.gather(*tasks, return_exceptions=True)
         await first
@@ -229,7 +228,7 @@ async def test_a_waiting_job_can_be_cancelled() -> None:
         first = asyncio.create_task(loop.run(job([1]), FOREVER))
         await gate.wait()
         waiting = asyncio.create_task(loop.run(job([2]), FOREVER))
-        await settle(lambda: loop.waiting == 1)
+        await until(lambda: loop.waiting == 1)
         waiting.cancel()
         await asyncio.sleep(0.01)
         gate.open()
@@ -269,11 +268,11 @@ async def test_the_queue_is_bounded_but_for_sessions_that_have_their_slot() -> N
         busy = [asyncio.create_task(loop.run(job([5, 5]), FOREVER))]
         await gate.wait()
         waiting = asyncio.create_task(loop.run(job([6]), FOREVER))
-        await settle(lambda: loop.waiting == 1)
+        await until(lambda: loop.waiting == 1)
         with pytest.raises(QueueFull):
             await loop.run(job([7]), FOREVER)
         own = asyncio.create_task(loop.run(job([1, 2, 3], owner=1), FOREVER))
-        await settle(lambda: loop.waiting == 2)
+        await until(lambda: loop.waiting == 2)
         gate.open()
         assert await own == decoded([1, 2, 3])
         await asyncio.gather(waiting, *busy)
@@ -292,7 +291,7 @@ async def test_a_waiting_job_gets_the_slot_of_a_session_that_is_deleted() -> Non
     async with running(runner, hold_seconds=1000.0) as loop:
         await loop.run(job([1, 2], owner=1), FOREVER)
         waiting = asyncio.create_task(loop.run(job([5], owner=2), FOREVER))
-        await settle(lambda: loop.waiting == 1)
+        await until(lambda: loop.waiting == 1)
         assert await loop.run(job([1, 2, 3], owner=1), FOREVER) == decoded([1, 2, 3]), "its owner is served meanwhile"
         assert loop.waiting == 1
         loop.disown(1)
@@ -354,7 +353,7 @@ async def test_shutting_down_drains_and_then_refuses() -> None:
         tasks = [asyncio.create_task(loop.run(job([i], steps=3), FOREVER)) for i in (1, 2)]
         await gate.wait()
         stopping = asyncio.create_task(asyncio.to_thread(loop.shutdown, PATIENCE))
-        await settle(lambda: loop._closing)
+        await until(lambda: loop._closing)
         with pytest.raises(NotReady):
             await loop.run(job([3]), FOREVER)
         gate.open()
@@ -368,7 +367,7 @@ async def test_shutting_down_ends_what_takes_too_long() -> None:
     async with running(runner) as loop:
         endless = asyncio.create_task(loop.run(job([1], steps=10_000_000), FOREVER))
         waiting = asyncio.create_task(loop.run(job([2]), FOREVER))
-        await settle(lambda: loop.waiting == 1)
+        await until(lambda: loop.waiting == 1)
         await asyncio.to_thread(loop.shutdown, 0.02)
         for task in (endless, waiting):
             with pytest.raises(NotReady):
@@ -414,7 +413,7 @@ async def test_where_tokens_are_what_a_pass_takes_each_that_comes_has_one_of_its
             going_on = asyncio.create_task(loop.run(job([9], steps=8), FOREVER))
             await gate.wait()
             others = [asyncio.create_task(loop.run(job(list(range(3 + n)), owner=n), FOREVER)) for n in range(3)]
-            await settle(lambda loop=loop: loop.waiting == 3)  # type: ignore[misc]
+            await until(lambda loop=loop: loop.waiting == 3)  # type: ignore[misc]
             gate.open()
             await asyncio.gather(going_on, *others)
         assert tokens_per_pass(runner)[: len(expected)] == expected

@@ -15,9 +15,9 @@ from engines.runtime.loop import EngineLoop
 from engines.runtime.rows import Row
 from protocol.errors import DeadlineExceeded, EngineFailure, QueueFull
 from testing.fakes.runner import FakeRunner
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, until
 from testing.wire import async_test, pause
-from tests.engines.runtime.loop_jobs import FOREVER, decoded, job, running, settle
+from tests.engines.runtime.loop_jobs import FOREVER, decoded, job, running
 
 CHUNK = 32
 PROMPT = [i % 31 for i in range(200)]
@@ -42,7 +42,7 @@ class Turnstile:
         self._let += passes
         if passes:
             self._tickets.release(passes)
-        await settle(lambda: len(self._runner.passes) == self._let + 1)
+        await until(lambda: len(self._runner.passes) == self._let + 1)
 
     def open(self) -> None:
         self._tickets.release(100_000)
@@ -56,7 +56,7 @@ async def join(loop: EngineLoop, ids: list[int], deadline: float = FOREVER, **mo
     """Start it while a pass is held up; it has arrived once this returns."""
     before = loop.waiting
     task = start(loop, ids, deadline, **more)
-    await settle(lambda: loop.waiting == before + 1)
+    await until(lambda: loop.waiting == before + 1)
     return task
 
 

@@ -14,7 +14,7 @@ from server.backend import GenerationRequest, Round, Speculation
 from server.fleet_backend import Fleet
 from testing.fakes.model import continuation
 from testing.fakes.worker import FakeWorker
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, until
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 SPECULATION = Speculation(
@@ -85,13 +85,6 @@ async def fleet_over(
             if worker.up:
                 await worker.kill()
         await until(lambda: not (asyncio.all_tasks() - before - {asyncio.current_task()}))
-
-
-# Polls, since it waits for effects of other tasks that set no event.
-async def until(condition: Any, seconds: float = PATIENCE) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
 
 
 def counted(fleet: Fleet, name: str) -> float:

@@ -8,7 +8,8 @@ import pytest
 
 from server.errors import NoModelYet, NoTarget
 from testing.fakes.worker import FakeWorker
-from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
+from testing.patience import until
+from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
 
 
 def test_a_drafter_with_another_vocabulary_is_switched_off_and_says_what_differs(

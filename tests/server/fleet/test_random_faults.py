@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from testing.fakes.worker import FakeWorker
-from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, request, tokens, until
+from testing.patience import until
+from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, request, tokens
 from tests.server.rounds.test_draft_side import LIES_OF_DRAFTS
 from tests.server.rounds.test_target_side import LIES_OF_TARGETS, PLAIN_FAULTS
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from protocol.messages import DraftRequest
 from testing.fakes.worker import FakeWorker, error
-from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
+from testing.patience import until
+from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
 
 
 def other_drafter() -> FakeWorker:

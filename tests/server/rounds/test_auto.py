@@ -13,7 +13,8 @@ import pytest
 from basics.names import AUTO
 from protocol.messages import Grammar
 from testing.fakes.worker import FakeWorker
-from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
+from testing.patience import until
+from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
 from tests.server.rounds.auto_simulator import KINDS, SINGLES, tokens_per_second
 
 

@@ -11,7 +11,7 @@ import pytest
 from protocol.errors import BadRequest
 from protocol.messages import DraftRequest
 from testing.fakes.worker import Cut, FakeWorker, Reply, error
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, until
 from tests.server.fleet.harness import (
     PROMPT,
     collect,
@@ -22,7 +22,6 @@ from tests.server.fleet.harness import (
     request,
     set_to,
     tokens,
-    until,
 )
 
 PLAINLY = "^no target worker (can go on|is ready)$"

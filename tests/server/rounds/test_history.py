@@ -12,7 +12,8 @@ from protocol.worker_info import Vocabulary
 from server.fleet.transport import Transport
 from server.rounds.history import scope_of
 from testing.fakes.worker import FakeWorker
-from tests.server.fleet.harness import PROMPT, collect, expected, fleet_over, request, until
+from testing.patience import until
+from tests.server.fleet.harness import PROMPT, collect, expected, fleet_over, request
 
 VOCABULARY = Vocabulary(fingerprint="one", size=50, logits_size=50)
 

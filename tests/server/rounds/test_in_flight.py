@@ -11,8 +11,9 @@ import pytest
 from protocol.messages import VerifyRequest
 from server.fleet_backend import Fleet
 from testing.fakes.worker import Answer, Cut, FakeWorker, error
+from testing.patience import until
 from testing.wire import pause
-from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
+from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
 
 SECONDS = 0.02
 

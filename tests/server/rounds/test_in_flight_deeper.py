@@ -12,7 +12,8 @@ import pytest
 from protocol.messages import DraftRequest, VerifyRequest
 from server.rounds.adaptive.depth import Depth
 from testing.fakes.worker import Answer, Cut, FakeWorker, error, reply
-from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens, until
+from testing.patience import until
+from tests.server.fleet.harness import collect, expected, fleet_over, request, tokens
 from tests.server.rounds.test_in_flight import SECONDS, cut, fail, followed, lie, mislead, never, refuse, workers
 
 SLOW = 0.1

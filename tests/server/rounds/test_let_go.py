@@ -21,7 +21,8 @@ from server.rounds.sequence import TokenSequence
 from server.rounds.target_side import TargetSide
 from testing.fakes.worker import FakeWorker, error
 from testing.garbage import all_gone, collector_off
-from tests.server.fleet.harness import collect, fleet_over, request, until
+from testing.patience import until
+from tests.server.fleet.harness import collect, fleet_over, request
 from tests.server.rounds.test_in_flight import cut, fail, lie, never, refuse, workers
 
 KINDS = (

@@ -10,8 +10,8 @@ import pytest
 from server.errors import InvalidRequest
 from testing.fakes.model import STOP, continuation, top_token
 from testing.fakes.worker import FakeWorker
-from testing.patience import PATIENCE
-from tests.server.fleet.harness import PLAIN, PROMPT, collect, expected, fleet_over, request, tokens, until
+from testing.patience import PATIENCE, until
+from tests.server.fleet.harness import PLAIN, PROMPT, collect, expected, fleet_over, request, tokens
 
 
 @pytest.mark.parametrize("draft_tokens", [1, 3, 8])

@@ -13,8 +13,8 @@ from protocol.errors import BadRequest
 from server.errors import NoTarget, Overloaded
 from server.fleet.failures import WorkerUnreachable
 from testing.fakes.worker import Answer, Cut, FakeWorker, error
-from testing.patience import PATIENCE
-from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, hang, request, set_to, tokens, until
+from testing.patience import PATIENCE, until
+from tests.server.fleet.harness import PLAIN, collect, expected, fleet_over, hang, request, set_to, tokens
 
 PLAINLY = "^no target worker (can go on|is ready)$"
 """What a client receives: neither a worker's address nor an exception's text."""

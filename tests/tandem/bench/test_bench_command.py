@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-import transformers
 from click.testing import Result
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from tandem.cli import app
 from testing.in_process import Stack, running_stack
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, eventually
 from testing.tiny_models import make_tiny_model, truncate_model
 
 ROOT = Path(__file__).parents[3]
@@ -145,11 +143,9 @@ def test_a_key_is_asked_for_and_never_written(locked: Stack, tmp_path: Path) -> 
 def test_an_interrupt_writes_what_was_measured(stack: Stack, tmp_path: Path) -> None:
     fields = ["--prompts", "chat", "--max-tokens", "64", "--ignore-eos", "--repetitions", "1000", "--no-plots"]
     command = [sys.executable, "-P", "-m", "tandem", "bench", "--url", stack.url, *fields, "--out", str(tmp_path)]
-    before = answered(stack)
+    before = answered(stack.url)
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
-    while answered(stack) < before + 6:  # beyond the two that warm it up
-        assert process.poll() is None
-        time.sleep(0.1)
+    measures(process, stack.url, before + 6)  # beyond the two that warm it up
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said
@@ -158,8 +154,18 @@ def test_an_interrupt_writes_what_was_measured(stack: Stack, tmp_path: Path) -> 
     assert found["samples"]
 
 
-def answered(stack: Stack) -> float:
-    page = httpx.get(f"{stack.url}/metrics", trust_env=False, timeout=PATIENCE).text
+def measures(process: subprocess.Popen[str], url: str, requests: float) -> None:
+    """Wait until the server has answered as many."""
+
+    def enough() -> bool:
+        assert process.poll() is None
+        return answered(url) >= requests
+
+    eventually(enough, f"{requests:g} requests are answered")
+
+
+def answered(url: str) -> float:
+    page = httpx.get(f"{url}/metrics", trust_env=False, timeout=PATIENCE).text
     samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
     return sum(s.value for s in samples if s.name == "tandem_request_success_total")
 
@@ -180,15 +186,6 @@ def test_two_runs_are_compared(stack: Stack, tmp_path: Path) -> None:
     assert "no result of tandem bench" in refused.stderr
 
 
-@pytest.fixture
-def quiet_transformers() -> Iterator[None]:
-    """The command makes it say errors alone, which is of this whole process."""
-    before = transformers.utils.logging.get_verbosity()
-    yield
-    transformers.utils.logging.set_verbosity(before)
-
-
-@pytest.mark.usefixtures("quiet_transformers")
 def test_transformers_itself_says_the_same(stack: Stack, models: Path, tmp_path: Path) -> None:
     done = bench(
         *("--url", stack.url, "--prompts", "chat", "--limit", "2", "--max-tokens", "12", "--drafters", "lookup"),
@@ -206,9 +203,9 @@ def test_transformers_itself_says_the_same(stack: Stack, models: Path, tmp_path:
 
 
 def test_a_tandem_of_its_own_ends_with_it(models: Path, tmp_path: Path) -> None:
-    fields = ["--prompts", "chat", "--max-tokens", "32", "--ignore-eos", "--repetitions", "1000", "--no-plots"]
+    fields = ["--prompts", "chat", "--limit", "1", "--max-tokens", "8", "--ignore-eos", "--repetitions", "1000"]
     own = ["--target", str(models / "tiny"), "--draft", str(models / "tiny-draft"), "--device", "cpu"]
-    command = [sys.executable, "-P", "-m", "tandem", "bench", *own, *fields, "--out", str(tmp_path)]
+    command = [sys.executable, "-P", "-m", "tandem", "bench", *own, *fields, "--no-plots", "--out", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert process.stderr is not None
     for line in process.stderr:
@@ -216,7 +213,8 @@ def test_a_tandem_of_its_own_ends_with_it(models: Path, tmp_path: Path) -> None:
             break
     children = psutil.Process(process.pid).children(recursive=True)
     assert len(children) >= 3
-    time.sleep(5)
+    (gateway,) = (words for child in children if "serve" in (words := child.cmdline()))
+    measures(process, f"http://127.0.0.1:{gateway[gateway.index('--port') + 1]}", 30)
     process.send_signal(signal.SIGTERM)
     _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said

@@ -18,7 +18,7 @@ from tiny_pair import EXACT, MESSAGES
 import tandem
 from tandem import AsyncTandem, Misuse, RequestFailed, Tandem
 from testing.in_process import Stack
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, eventually
 
 
 def local(t: Tandem, role: str) -> Any:
@@ -26,15 +26,13 @@ def local(t: Tandem, role: str) -> Any:
     return t._inner._running._workers.here[f"http://{role}.in-process"].service  # type: ignore[union-attr]
 
 
-def idle(t: Tandem, seconds: float = PATIENCE) -> bool:
-    """Whether both workers come to hold no session and run no job."""
+def comes_to_rest(t: Tandem) -> None:
+    """Wait until both workers hold no session and run no job."""
     services = [local(t, "target"), local(t, "draft")]
-    give_up = time.monotonic() + seconds
-    while time.monotonic() < give_up:
-        if not any(len(one.sessions) or one.engine.model.loop.running for one in services):
-            return True
-        time.sleep(0.02)
-    return False
+    eventually(
+        lambda: not any(len(one.sessions) or one.engine.model.loop.running for one in services),
+        "the workers hold no session and run no job",
+    )
 
 
 def test_importing_it_loads_nothing() -> None:
@@ -166,7 +164,7 @@ def test_errors_name_the_field(t: Tandem) -> None:
         t.stream(["a", "b"])
     with pytest.raises(TypeError, match="speculative: must be"):
         t.chat(MESSAGES, speculative=5)
-    assert idle(t)
+    comes_to_rest(t)
 
 
 def test_half_a_line_separator_is_text(t: Tandem, server: Stack) -> None:
@@ -181,12 +179,12 @@ def test_leaving_a_stream_stops_the_model(t: Tandem) -> None:
     for piece in t.stream(MESSAGES, max_tokens=400, ignore_eos=True, seed=1):
         assert piece
         break
-    assert idle(t)
+    comes_to_rest(t)
     with t.stream(MESSAGES, max_tokens=400, ignore_eos=True) as stream:
         next(stream)
     assert stream.answer is None
     assert list(stream) == []
-    assert idle(t)
+    comes_to_rest(t)
 
 
 def test_several_threads(t: Tandem) -> None:
@@ -288,10 +286,7 @@ def test_a_dropped_one_ends_by_itself(target: Path) -> None:
     before = {thread.name for thread in threading.enumerate()}
     t = Tandem(target, draft=None, device="cpu")
     del t
-    give_up = time.monotonic() + PATIENCE
-    while {thread.name for thread in threading.enumerate()} != before and time.monotonic() < give_up:
-        time.sleep(0.05)
-    assert {thread.name for thread in threading.enumerate()} == before
+    eventually(lambda: {thread.name for thread in threading.enumerate()} == before, "its threads have ended")
 
 
 def _in_child(t: Tandem, results: Any) -> None:
