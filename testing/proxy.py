@@ -1,4 +1,4 @@
-"""A TCP proxy that can delay what it passes on, and cut connections in the middle of an answer."""
+"""A TCP proxy that can delay what it passes on, hold it back, and cut connections in the middle of an answer."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _Pieces = queue.Queue[tuple[float, bytes]]
 
 class Proxy:
     """Passes bytes between its own port and `upstream`; after `cut(n)` the next n pieces of answers end midway.
+    After `hold(n)` answers get no further than their next n pieces, of 4 KiB at most, until `release()`.
 
     Each piece arrives `delay` seconds after it was sent, in either direction, so that a round trip takes twice as long.
     Pieces travel at the same time: the delay is that of a distance, not of a narrow line.
@@ -35,13 +36,23 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.cuts = 0
         self._to_cut = 0
+        self._may_pass: int | None = None
+        """Pieces of answers before the rest is held; None: all."""
+        self._passing = threading.Condition()
         self._open: set[socket.socket] = set()
         _start(self._accept)
 
     def cut(self, pieces: int) -> None:
         self._to_cut = pieces
 
+    def hold(self, pieces: int) -> None:
+        self._let(pieces)
+
+    def release(self) -> None:
+        self._let(None)
+
     def close(self) -> None:
+        self.release()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -53,6 +64,18 @@ class Proxy:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+    def _let(self, pieces: int | None) -> None:
+        with self._passing:
+            self._may_pass = pieces
+            self._passing.notify_all()
+
+    def _pass(self) -> None:
+        """Wait until one more piece of an answer may pass."""
+        with self._passing:
+            self._passing.wait_for(lambda: self._may_pass != 0)
+            if self._may_pass is not None:
+                self._may_pass -= 1
 
     def _accept(self) -> None:
         with suppress(OSError):  # the listener was closed
@@ -87,6 +110,8 @@ class Proxy:
                 time.sleep(max(0.0, arrival - time.monotonic()))
                 if not data:
                     break
+                if is_answer:
+                    self._pass()
                 if is_answer and self._to_cut > 0:
                     self._to_cut -= 1
                     self.cuts += 1

@@ -147,11 +147,14 @@ def _rising(seconds: Sequence[float]) -> list[float]:
 class DraftTimes:
     """Seconds of a draft call by γ and N: for each N a line of its own, since further candidates take passes of theirs.
 
-    The drafter's own measurement of one token is the slope until calls of different γ have been seen.
+    The drafter's own measurement of one token is the slope until calls of different γ have been seen. It is that of a
+    pass; where several tokens are drawn in one, as by CUDA graphs, a token takes a tenth of it.
     """
 
-    def __init__(self, curve: Sequence[StepTime]) -> None:
-        self._slope = min((point.seconds for point in curve if point.seconds > 0.0), default=0.0)
+    def __init__(self, curve: Sequence[StepTime], like: DraftTimes | None = None) -> None:
+        """`like`: calls that are known to take about as long, and stand for these until there are some."""
+        self._claimed = min((point.seconds for point in curve if point.seconds > 0.0), default=0.0)
+        self._like = like
         self._lines: dict[int, _Line] = {}
 
     def measured(self, num_candidates: int = 1) -> bool:
@@ -160,15 +163,30 @@ class DraftTimes:
 
     def observe(self, draft_tokens: int, seconds: float, num_candidates: int = 1) -> None:
         """One call: γ, less what of it was prepared, and N as asked for, and how long the answer took."""
-        line = self._lines.setdefault(num_candidates, _Line(self._slope))
-        line.observe(draft_tokens, seconds)
+        line = self._lines.setdefault(num_candidates, _Line())
+        line.observe(draft_tokens, seconds, self._expected_slope(num_candidates))
 
     def draft(self, draft_tokens: float, num_candidates: int = 1) -> float:
         """Seconds that a call is expected to take; of an N not seen yet: those of the nearest that was."""
+        line = self._line(num_candidates)
+        if line is not None:
+            return line.at(draft_tokens, self._expected_slope(num_candidates))
+        return (
+            self._like.draft(draft_tokens, num_candidates) if self._like is not None else self._claimed * draft_tokens
+        )
+
+    def _line(self, num_candidates: int) -> _Line | None:
         if not self._lines:
-            return self._slope * draft_tokens
-        nearest = min(self._lines, key=lambda seen: abs(seen - num_candidates))
-        return self._lines[nearest].at(draft_tokens)
+            return None
+        return self._lines[min(self._lines, key=lambda seen: abs(seen - num_candidates))]
+
+    def _expected_slope(self, num_candidates: int) -> float:
+        """What a token is expected to add, as long as these calls do not tell."""
+        like = self._like
+        line = like._line(num_candidates) if like is not None else None
+        if like is None or line is None:
+            return self._claimed
+        return line.slope(like._expected_slope(num_candidates))
 
 
 class _Line:
@@ -176,23 +194,26 @@ class _Line:
 
     _FADING = 0.95
     _PRIOR_WEIGHT = 0.5
+    """Of the expected slope: that of two calls whose γ differ by one."""
 
-    def __init__(self, prior_slope: float) -> None:
-        self._prior_slope = prior_slope
+    def __init__(self) -> None:
         self._weight = self._x = self._y = self._xx = self._xy = 0.0
 
-    def observe(self, x: int, seconds: float) -> None:
+    def observe(self, x: int, seconds: float, expected_slope: float) -> None:
         if self._weight > 0.0:
-            seconds = min(seconds, _OUTLIER * self.at(x) + 0.001)
+            seconds = min(seconds, _OUTLIER * self.at(x, expected_slope) + 0.001)
         self._weight = self._weight * self._FADING + 1.0
         self._x += (x - self._x) / self._weight
         self._y += (seconds - self._y) / self._weight
         self._xx += (x * x - self._xx) / self._weight
         self._xy += (x * seconds - self._xy) / self._weight
 
-    def at(self, x: float) -> float:
-        variance = max(0.0, self._xx - self._x * self._x)
-        covariance = self._xy - self._x * self._y
-        slope = (covariance + self._PRIOR_WEIGHT * self._prior_slope) / (variance + self._PRIOR_WEIGHT)
-        slope = min(max(slope, 0.0), self._y / self._x) if self._x > 0.0 else self._prior_slope
-        return self._y + slope * (x - self._x)
+    def at(self, x: float, expected_slope: float) -> float:
+        return self._y + self.slope(expected_slope) * (x - self._x)
+
+    def slope(self, expected: float) -> float:
+        """Seconds that a token adds, from 0 to all that calls take."""
+        spread = self._weight * max(0.0, self._xx - self._x * self._x)
+        together = self._weight * (self._xy - self._x * self._y)
+        slope = (together + self._PRIOR_WEIGHT * expected) / (spread + self._PRIOR_WEIGHT)
+        return min(max(slope, 0.0), self._y / self._x) if self._x > 0.0 else expected

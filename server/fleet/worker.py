@@ -75,7 +75,7 @@ class Worker:
             self.translation = None
             self.step_times = StepTimes(info.step_seconds)
             self.draft_times = DraftTimes(info.step_seconds)
-            self.ahead_times = DraftTimes(info.step_seconds)
+            self.ahead_times = DraftTimes(info.step_seconds, like=self.draft_times)
 
     def translates(self, target: ModelInfo, translation: Translation) -> None:
         """From now on it drafts in the target's ids."""

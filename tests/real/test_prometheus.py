@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 
 import httpx
 import pytest
@@ -15,6 +17,7 @@ from testing.client import Client
 from testing.patience import PATIENCE, eventually
 from testing.processes import ROOT, Process, Stack
 from testing.prometheus import CONFIG, MISSING, Prometheus, installed, promtool
+from testing.proxy import Proxy
 from testing.stacks import BITWISE
 from testing.tiny_models import make_tiny_model, truncate_model
 from tests.real.kinds_of_requests import CHAT, GAMMA, KINDS, Told, ask
@@ -22,6 +25,8 @@ from tests.real.kinds_of_requests import CHAT, GAMMA, KINDS, Told, ask
 pytestmark = pytest.mark.skipif(not installed(), reason=MISSING)
 
 WINDOW = "10m"
+HELD_AFTER = 8
+"""Pieces of answers: the beginning of a stream of 400 tokens, and no more, though a probe takes some of them."""
 RATE = re.compile(r"rate\(([^()]*)\[\$__rate_interval\]\)")
 COUNTERS = {
     "tokens": "tandem_generation_tokens_total",
@@ -55,6 +60,8 @@ class Rig:
     target: Process
     draft: Process
     gateway: Process
+    way: Proxy
+    """Between the gateway and the target."""
     answers: list[Told] = field(default_factory=list)
     by_kind: dict[str, tuple[Told, dict[str, float]]] = field(default_factory=dict)
     """Of each kind of request what it told, and by how much Prometheus' counters went up."""
@@ -84,11 +91,18 @@ class Rig:
         def value(name: str) -> float:
             return sum(count for sample, count in page.items() if sample.partition("{")[0] == name)
 
+        found: dict[str, float] = {}
+
         def known() -> bool:
-            return all(self.prometheus.value(f"sum({name})") == value(name) for name in COUNTERS.values())
+            for what, name in COUNTERS.items():
+                series = self.prometheus.query(f"sum({name})")  # none after a scrape that took too long
+                if [count for _, count in series] != [value(name)]:
+                    return False
+                found[what] = value(name)
+            return True
 
         eventually(known, "Prometheus has seen all of it")
-        return {what: self.prometheus.value(f"sum({name})") for what, name in COUNTERS.items()}
+        return found
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +110,16 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     folder = tmp_path_factory.mktemp("prometheus")
     model = make_tiny_model(folder / "tiny", layers=4, hidden=64)
     smaller = truncate_model(model, folder / "smaller", 3)
-    with Stack(folder / "logs") as stack:
+    with Stack(folder / "logs") as stack, ExitStack() as links:
         settings = {**BITWISE, "slots": 4, "threads": 1}
         target, draft = stack.target(model, **settings), stack.draft(smaller, **settings)
-        gateway = stack.gateway([target.url], [draft.url])
+        way = links.enter_context(Proxy(target.url))
+        gateway = stack.gateway([way.url], [draft.url])
         stack.wait_ready()
         jobs = {"target": target, "draft": draft, "gateway": gateway}
         addresses = {job: [process.url.removeprefix("http://")] for job, process in jobs.items()}
         with Prometheus(folder, addresses) as prometheus, Client(gateway.url) as client:
-            rig = Rig(prometheus, client, target, draft, gateway)
+            rig = Rig(prometheus, client, target, draft, gateway, way)
             # All is there at 0 before the first request, which `rate` would miss otherwise.
             eventually(lambda: len(prometheus.query("up == 1")) == 3, "every target is up")
             pair = "sum(tandem_spec_decode_num_drafts_total) == 0"
@@ -114,9 +129,12 @@ def rig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
 
 
 def _traffic(rig: Rig) -> None:
-    messages = {"messages": [{"role": "user", "content": "x"}]}
     before = rig.counted()
-    for kind, (path, body) in KINDS.items():
+
+    def answered(kind: str) -> bool:
+        """Whether with drafts, if it is to have them: they may be late."""
+        nonlocal before
+        path, body = KINDS[kind]
         if "stop" in body:
             body = {**body, "stop": rig.by_kind["chat"][0].stop_string()}
         told = ask(rig.gateway.url, rig.client.model, path, body)
@@ -125,15 +143,23 @@ def _traffic(rig: Rig) -> None:
         rig.answers.append(told)
         rig.by_kind[kind] = told, {what: after[what] - before[what] for what in COUNTERS}
         before = after
+        return told.drafted > 0 or kind == "plain"
+
+    for kind in KINDS:
+        eventually(partial(answered, kind), f"{kind}, with drafts")
     # A client's error.
     url = f"{rig.gateway.url}{CHAT}"
-    fields = {"model": rig.client.model, **messages, "temperature": 9}
+    fields = {"model": rig.client.model, "messages": [{"role": "user", "content": "x"}], "temperature": 9}
     assert httpx.post(url, json=fields, trust_env=False, timeout=PATIENCE).status_code == 400
-    # One that leaves in mid-stream.
+    # One that leaves in mid-stream: the rest of it, with which it would be whole, has not come yet.
     fields |= {"temperature": 0.2, "max_tokens": 400, "stream": True, "speculative": {"enabled": False}, "seed": 3}
-    with httpx.stream("POST", url, json=fields, trust_env=False, timeout=PATIENCE) as stream:
-        next(stream.iter_lines())
+    fields["ignore_eos"] = True
+    generated = COUNTERS["tokens"]
+    rig.way.hold(HELD_AFTER)
+    with httpx.stream("POST", url, json=fields, trust_env=False, timeout=PATIENCE):
+        eventually(lambda: rig.client.metrics()[generated] > before["tokens"], "some of it has come")
     eventually(lambda: rig.client.metrics()["tandem_num_requests_running"] == 0, "the abandoned one has ended")
+    rig.way.release()
     after = rig.counted()
     rig.abandoned_tokens = after["tokens"] - before["tokens"]
     rig.abandoned_prompt = after["prompt_tokens"] - before["prompt_tokens"]
@@ -196,6 +222,7 @@ def test_what_is_counted_is_what_the_answer_says(rig: Rig, kind: str) -> None:
     assert told.tokens > 0
     assert (told.drafted > 0) == (kind != "plain")
     # A target may go on to the end of the round in which a stop string ends the text.
+    counted = {**counted}
     by_target = counted.pop("by_target")
     if kind == "a stop string":
         assert told.endings == ["stop"]
@@ -260,13 +287,16 @@ def test_panels_add_up_to_what_the_answers_say(rig: Rig) -> None:
     counted = rig.prometheus.query("sum by (source) (tandem_spec_decode_num_accepted_tokens_total) > 0")
     assert {labels["source"]: value for labels, value in counted} == {k: v for k, v in accepted_by.items() if v}
 
-    requests = {
-        (labels["path"], labels["status"]): value
-        for labels, value in rig.total("tandem-operations: HTTP requests")
-        if labels["path"] in {answer.path for answer in rig.answers}
-    }
     served = {(path, "200"): [answer.path for answer in rig.answers].count(path) for path, _ in KINDS.values()}
-    assert requests == {**served, (CHAT, "400"): 1, (CHAT, "499"): 1}
+
+    def requests() -> dict[tuple[str, str], float]:
+        return {
+            (labels["path"], labels["status"]): value
+            for labels, value in rig.total("tandem-operations: HTTP requests")
+            if labels["path"] in {answer.path for answer in rig.answers}
+        }
+
+    eventually(lambda: requests() == {**served, (CHAT, "400"): 1, (CHAT, "499"): 1}, "each request is counted")
     assert {code: n for code, n in by("code", "tandem-operations: Client errors").items() if n} == {"invalid_value": 1}
     assert set(by("code", "tandem-operations: Server errors").values()) == {0.0}
     assert by("job", "tandem-operations: Scraped") == {"gateway": 1, "target": 1, "draft": 1}
@@ -275,8 +305,11 @@ def test_panels_add_up_to_what_the_answers_say(rig: Rig) -> None:
     assert [labels["model"] for labels, _ in rig.total("tandem-overview: Served")] == ["tiny"]
     for panel in ("Running and waiting", "Sessions", "Calls in the workers"):
         expressions = range(len(PANELS[f"tandem-operations: {panel}"]))
-        totals = [one(f"tandem-operations: {panel}", index) for index in expressions]
-        assert totals == [0.0] * len(totals), panel
+
+        def over(panel: str = panel, expressions: range = expressions) -> bool:
+            return not any(one(f"tandem-operations: {panel}", index) for index in expressions)
+
+        eventually(over, f"{panel}: none is left")  # sessions are freed after the answer
 
 
 def test_a_dead_worker_is_seen(rig: Rig) -> None:

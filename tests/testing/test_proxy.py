@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 import time
@@ -96,3 +97,16 @@ def test_pieces_are_under_way_together_and_keep_their_order(echo: str, monkeypat
     assert found == b"".join(pieces)
     there, *_ = clock.slept.values()
     assert there == DELAY, "one after the other they would be under way for as long each"
+
+
+def test_what_is_held_comes_in_the_end(echo: str) -> None:
+    with Proxy(echo) as proxy, _connect(proxy) as client:
+        proxy.hold(1)
+        client.sendall(b"first")
+        assert client.recv(10) == b"first"
+        client.sendall(b"second")
+        with _connect(proxy) as other:
+            other.sendall(b"other")
+            assert not select.select([client, other], [], [], 0.1)[0]
+            proxy.release()
+            assert (client.recv(10), other.recv(10)) == (b"second", b"other")

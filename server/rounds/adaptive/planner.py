@@ -92,11 +92,13 @@ class AdaptivePlanner:
         self._empty = 0
         self._had_nothing = False
         self._depth = self._depth_before = 1
+        self._choice = pair.lookahead.choice
 
     def plan(self, times: Times) -> RoundPlan:
         """The next round, or stretch of plain decoding, by what is known now."""
         plan = self._planned(times)
         self._depth_before, self._depth = self._depth, plan.depth
+        self._choice = self._pair.lookahead.choice
         return plan
 
     def _planned(self, times: Times) -> RoundPlan:
@@ -157,7 +159,9 @@ class AdaptivePlanner:
         seconds = outcome.draft_seconds + outcome.verify_seconds
         if outcome.lookahead == outcome.looked_ahead and outcome.asked and outcome.num_candidates == 1:
             ahead, asked, accepted = outcome.lookahead, outcome.asked, outcome.accepted
-            pair.lookahead.choice.observe(ahead, asked, accepted, seconds, outcome.drawn)
+            # One that began beside many and ended beside few, or the other way round, tells of neither.
+            if self._choice is pair.lookahead.choice:
+                self._choice.observe(ahead, asked, accepted, seconds, outcome.drawn)
             several = self._depth > 2
             if min(self._depth, self._depth_before) > 1 and several == (self._depth_before > 2):
                 pair.several.observe(several, asked, accepted, seconds, outcome.drawn)

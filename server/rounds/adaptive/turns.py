@@ -31,16 +31,16 @@ class _Rounds:
     asked: dict[int, float] = field(default_factory=dict)
     """How many had this γ."""
 
-    def fade(self) -> None:
-        self.weight *= _FADING
-        self.seconds *= _FADING
+    def fade(self, fading: float) -> None:
+        self.weight *= fading
+        self.seconds *= fading
         for number in self.asked:
-            self.asked[number] *= _FADING
+            self.asked[number] *= fading
 
-    def add(self, asked: int, seconds: float) -> None:
-        self.weight += 1.0
-        self.seconds += seconds
-        self.asked[asked] = self.asked.get(asked, 0.0) + 1.0
+    def add(self, asked: int, seconds: float, weight: float) -> None:
+        self.weight += weight
+        self.seconds += weight * seconds
+        self.asked[asked] = self.asked.get(asked, 0.0) + weight
 
     def tokens(self, expected: list[float]) -> float:
         return sum(weight * expected[asked] for asked, weight in self.asked.items())
@@ -56,10 +56,10 @@ class _Kind:
     def rounds(self) -> float:
         return sum(rounds.weight for rounds in self.makes.values())
 
-    def add(self, drawn: bool, asked: int, seconds: float) -> None:
+    def add(self, drawn: bool, asked: int, seconds: float, weight: float) -> None:
         for rounds in self.makes.values():
-            rounds.fade()
-        self.makes[drawn].add(asked, seconds)
+            rounds.fade(_FADING**weight)
+        self.makes[drawn].add(asked, seconds, weight)
 
 
 @dataclass(slots=True)
@@ -74,7 +74,8 @@ class Turns:
 
     streams: int = 1
     """Requests at a time. If what is done for one costs the others, too, all of them are of one kind, for blocks as
-    much longer, and rounds that began beside those of the other kind say nothing."""
+    much longer, and rounds that began beside those of the other kind say nothing. Those of one pass tell the same, so
+    that each counts as a part of a round."""
     current: bool = False
     rest: int = _FIRST_REST
     """Rounds of the better kind before the next block of the other."""
@@ -103,7 +104,7 @@ class Turns:
         self._acceptance[drawn].observe(asked, asked, accepted)
         beside = self.streams if self.streams > 1 else 0
         if not beside or (kind == self.current and self._in_block >= beside):
-            self._kinds[kind].add(drawn, asked, seconds)
+            self._kinds[kind].add(drawn, asked, seconds, 1.0 / max(1, self.streams))
         if kind != self.current:
             return
         self._in_block += 1

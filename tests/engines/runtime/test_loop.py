@@ -251,8 +251,9 @@ async def test_past_its_deadline_a_job_is_dropped_unserved() -> None:
         with pytest.raises(DeadlineExceeded):
             await late
         await first
-        with pytest.raises(DeadlineExceeded):
-            await loop.run(job([3], steps=10_000_000), time.monotonic() + 0.5)
+        while not any(row.token_ids == [3] for rows in runner.passes for row in rows):  # it may be late at once
+            with pytest.raises(DeadlineExceeded):
+                await loop.run(job([3], steps=10_000_000), time.monotonic() + 0.5)
         with pytest.raises(DeadlineExceeded):
             await loop.run(job([4]), time.monotonic() - 1.0)
         assert loop.running == loop.waiting == 0
@@ -335,11 +336,14 @@ async def test_timings_separate_waiting_from_computing() -> None:
         first = asyncio.create_task(loop.run(job([9]), FOREVER))
         await gate.wait()
         second = asyncio.create_task(loop.run(Job([1, 2, 3], None, None, 0, steps), FOREVER))
+        await until(lambda: loop.waiting == 1)
+        since = time.monotonic()
         await asyncio.sleep(0.05)
+        waited_ms = (time.monotonic() - since) * 1e3
         gate.open()
         await asyncio.gather(first, second)
     (timings,) = seen
-    assert timings.queue_ms >= 45
+    assert timings.queue_ms >= waited_ms
     assert 0 < timings.forward_ms < timings.total_ms
     assert timings.total_ms == pytest.approx(timings.queue_ms + timings.forward_ms + timings.sample_ms, abs=0.01)
     assert (timings.rows, timings.sessions) == (3, 1)

@@ -112,6 +112,25 @@ def test_a_drafts_time_is_a_line_in_gamma_for_each_number_of_candidates() -> Non
     assert (times.measured(3), times.measured(2)) == (True, False)
 
 
+def test_calls_that_are_alike_stand_for_those_not_seen_yet() -> None:
+    claimed = [StepTime(rows=1, seconds=0.012)]
+    like = DraftTimes(claimed)
+    times = DraftTimes(claimed, like)
+    for gamma in (2, 8, 2, 8):
+        like.observe(gamma, 0.003 + 0.001 * gamma)
+    assert times.draft(5) == like.draft(5) == pytest.approx(0.008, rel=0.1)
+    for _ in range(10):
+        times.observe(1, 0.006)
+    assert times.draft(8) == pytest.approx(0.013, rel=0.15), "a token takes no longer there"
+
+
+def test_what_a_token_takes_is_learned_from_lengths_that_hardly_differ() -> None:
+    times = DraftTimes([StepTime(rows=1, seconds=0.012)])
+    for number in range(40):
+        times.observe(number % 2, 0.02 + 0.001 * (number % 2))
+    assert times.draft(8) < 0.045, "0.012 a token was the worker's own measurement"
+
+
 def test_one_hiccup_counts_as_three_times_the_line() -> None:
     times = DraftTimes(CURVE)
     for _ in range(20):

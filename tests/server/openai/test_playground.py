@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import zipfile
 from collections.abc import AsyncGenerator, Callable, Iterator
 from pathlib import Path
@@ -109,11 +110,13 @@ def text_of(side: str) -> str:
 
 
 def ask(page: Page, text: str) -> None:
+    """Ask, and wait for both answers' ends: "Send" is disabled before their bubbles come, and enabled afterwards."""
+    bubbles = "document.querySelectorAll('.log .assistant').length"
+    before = page.run(bubbles)
     page.run("document.getElementById('prompt').focus()")
     page.type(text)
     page.press("Enter")
-    page.until("document.getElementById('send').disabled")
-    page.until("!document.getElementById('send').disabled")
+    page.until(f"{bubbles} > {before} && !document.getElementById('send').disabled")
 
 
 def test_both_sides_answer_and_nothing_that_the_model_writes_is_markup(tab: Callable[[], Page], start: Start) -> None:
@@ -140,7 +143,7 @@ def test_both_sides_answer_and_nothing_that_the_model_writes_is_markup(tab: Call
     for kind in ("draft", "target", "bonus"):
         assert page.run(f"document.querySelectorAll('#with .{kind}').length") > 0
         assert page.run(f"document.querySelectorAll('#without .{kind}').length") == 0
-    drafted, plain = running.backend.requests
+    plain, drafted = sorted(running.backend.requests, key=lambda asked: asked.speculation.enabled)  # sent together
     assert (drafted.speculation.enabled, plain.speculation.enabled) == (True, False)
     assert drafted.sampling == plain.sampling
     assert drafted.sampling.temperature == 0.3
@@ -156,12 +159,12 @@ def test_both_sides_answer_and_nothing_that_the_model_writes_is_markup(tab: Call
 
 
 def test_a_refusal_is_told_on_its_side_and_stopping_keeps_what_came(tab: Callable[[], Page], start: Start) -> None:
-    async def slow(request: GenerationRequest) -> AsyncGenerator[Round, None]:
-        for token_id in TOKENIZER.encode("the quick brown fox " * 50).ids:
+    async def endless(request: GenerationRequest) -> AsyncGenerator[Round, None]:
+        for token_id in itertools.cycle(TOKENIZER.encode("the quick brown fox ").ids):
             await asyncio.sleep(0.02)
             yield make_round([token_id], num_drafted=0, num_accepted=0, source=None)
 
-    running = start(ScriptedBackend(script=slow))
+    running = start(ScriptedBackend(script=endless))
     page = tab()
     page.open(running.url)
     page.run(

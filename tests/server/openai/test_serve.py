@@ -103,7 +103,7 @@ def test_comments_fill_the_silence(start: Start) -> None:
     release = threading.Event()
 
     async def late(request: GenerationRequest) -> Rounds:
-        await asyncio.to_thread(release.wait)
+        await asyncio.to_thread(release.wait, PATIENCE)
         yield make_round(THE, stop_reason="length")
 
     running = start(ScriptedBackend(script=late), keep_alive_seconds=0.02)
@@ -121,16 +121,24 @@ def test_comments_fill_the_silence(start: Start) -> None:
 
 
 def test_a_failure_after_comments_is_an_event(start: Start) -> None:
+    release = threading.Event()
+
     async def late(request: GenerationRequest) -> Rounds:
-        await asyncio.sleep(0.1)
+        await asyncio.to_thread(release.wait, PATIENCE)
         raise NoTarget("gone")
         yield make_round(THE)
 
     running = start(ScriptedBackend(script=late), keep_alive_seconds=0.02)
-    response = running.chat(stream=True)
-    assert response.status_code == 200
-    assert '"code":"no_target"' in response.text
-    assert response.text.endswith("data: [DONE]\n\n")
+    body = {"model": MODEL, "messages": HI, "stream": True}
+    seen = ""
+    with running.http.stream("POST", running.url + "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200
+        for text in response.iter_text():
+            seen += text
+            release.set()
+    assert seen.startswith(": keep-alive\n\n")
+    assert '"code":"no_target"' in seen
+    assert seen.endswith("data: [DONE]\n\n")
 
 
 @pytest.mark.parametrize("script", [endless, silent])

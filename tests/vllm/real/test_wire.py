@@ -22,6 +22,8 @@ from tests.vllm.real.conftest import CONTEXT, Workers
 PROMPT = [*range(20, 60), 5, 9, 11]
 LOGPROB_TOLERANCE = 2e-4
 WARM = {"temperature": 1.0, "seed": 3}
+AMPLE = 60.0
+"""Seconds that a drafter is told it has to prepare: by itself it goes by how soon calls came so far."""
 
 
 def tokens(process: Process, **fields: Any) -> list[int]:
@@ -106,9 +108,8 @@ def test_a_draft_that_vllm_has_prepared_is_the_one_that_it_would_draw(
     drafter = workers.drafters["vllm"]
     common = {"sampling": sampling, "want_q": want_q, "num_prompt_tokens": len(PROMPT)}
     name = f"ahead-{sampling['temperature']}-{want_q}"
-    first = workers.post(
-        drafter, "/v1/draft", request(PROMPT, session_id=name, draft_tokens=4, lookahead_tokens=4, **common)
-    )
+    asked = request(PROMPT, session_id=name, draft_tokens=4, lookahead_tokens=4, lookahead_seconds=AMPLE, **common)
+    first = workers.post(drafter, "/v1/draft", asked)
     drafted = first["candidates"][0]["token_ids"]
     looked_ahead(workers)
     (guess,) = workers.post(
@@ -131,7 +132,7 @@ def test_vllm_stops_preparing_once_another_call_comes(workers: Workers) -> None:
     """Asked again until it is seen: a fast vLLM may have prepared all before the other call is there."""
     drafter = workers.drafters["vllm"]
     asked = {"sampling": {"temperature": 0.0}, "num_prompt_tokens": len(PROMPT), "max_tokens": 300}
-    first = request(PROMPT, draft_tokens=2, lookahead_tokens=32, **asked)
+    first = request(PROMPT, draft_tokens=2, lookahead_tokens=32, lookahead_seconds=AMPLE, **asked)
     other = request([*PROMPT, 8], session_id=None, draft_tokens=1, **asked)
     names = (f"stopped-{number}" for number in itertools.count())
 

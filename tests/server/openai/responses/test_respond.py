@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -25,6 +26,7 @@ from test_api_tools import CALL, THINK_TEMPLATE, TWO, model
 
 from server.backend import GenerationRequest, Round
 from server.errors import Unavailable
+from testing.patience import PATIENCE
 
 ADD: dict[str, Any] = {
     "type": "function",
@@ -222,13 +224,17 @@ def test_a_failure_in_mid_stream_is_the_streams_end(start: Start) -> None:
 
 
 def test_a_failure_after_a_comment_still_begins_as_a_stream(start: Start) -> None:
+    commented = threading.Event()
+
     async def script(request: GenerationRequest) -> AsyncGenerator[Round, None]:
-        await asyncio.sleep(0.3)
+        await asyncio.to_thread(commented.wait, PATIENCE)
         raise Unavailable("nobody came")
         yield make_round([END])
 
     running = start(ScriptedBackend(script=script), keep_alive_seconds=0.05)
-    events = list(running.sdk.responses.create(model=MODEL, input="Hi", stream=True))
+    stream = running.sdk.responses.create(model=MODEL, input="Hi", stream=True)  # answered with the first comment
+    commented.set()
+    events = list(stream)
     assert [event.type for event in events] == ["response.created", "response.in_progress", "response.failed"]
 
 

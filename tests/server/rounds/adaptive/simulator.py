@@ -35,6 +35,8 @@ class World:
     branching: float = 0.0
     rescue: float = 0.0
     claimed_row: float | None = None
+    claimed_token: float | None = None
+    """What the draft worker says that a token takes."""
     others: int = 0
     beside: int | None = None
     """Rows of others in a verification's pass, if not as many as beside plain decoding: others draft too."""
@@ -93,9 +95,10 @@ class World:
         return [StepTime(rows=rows, seconds=self.step + per_row * (rows - 1)) for rows in (1, 2, 4, 8, 16, 32, 64)]
 
     def times(self) -> Times:
-        curve = [StepTime(rows=1, seconds=self.per_token)]
-        ahead = DraftTimes(curve) if self.hit is not None else None
-        return Times(StepTimes(self.curve()), DraftTimes(curve), ahead, self.extends)
+        curve = [StepTime(rows=1, seconds=self.per_token if self.claimed_token is None else self.claimed_token)]
+        drafts = DraftTimes(curve)
+        ahead = DraftTimes(curve, like=drafts) if self.hit is not None else None
+        return Times(StepTimes(self.curve()), drafts, ahead, self.extends)
 
     @property
     def plain(self) -> float:
