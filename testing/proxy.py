@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 from urllib.parse import urlsplit
 
 _CHUNK = 4096
@@ -20,6 +20,14 @@ _Pieces = queue.Queue[tuple[float, bytes]]
 """When each is to arrive, on time.monotonic's clock; an empty one is the end."""
 
 
+class Clock(Protocol):
+    """What the module `time` has."""
+
+    def monotonic(self) -> float: ...
+
+    def sleep(self, seconds: float, /) -> None: ...
+
+
 class Proxy:
     """Passes bytes between its own port and `upstream`; after `cut(n)` the next n pieces of answers end midway.
     After `hold(n)` answers get no further than their next n pieces, of 4 KiB at most, until `release()`.
@@ -28,10 +36,11 @@ class Proxy:
     Pieces travel at the same time: the delay is that of a distance, not of a narrow line.
     """
 
-    def __init__(self, upstream: str, delay: float = 0.0) -> None:
+    def __init__(self, upstream: str, delay: float = 0.0, clock: Clock = time) -> None:
         parts = urlsplit(upstream)
         self._upstream = (parts.hostname or "127.0.0.1", parts.port or 80)
         self._delay = delay
+        self._clock = clock
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.cuts = 0
@@ -101,13 +110,13 @@ class Proxy:
                 data = source.recv(_CHUNK)
             except OSError:
                 data = b""
-            under_way.put((time.monotonic() + self._delay, data))
+            under_way.put((self._clock.monotonic() + self._delay, data))
 
     def _deliver(self, source: socket.socket, sink: socket.socket, under_way: _Pieces, is_answer: bool) -> None:
         with suppress(OSError):
             while True:
                 arrival, data = under_way.get()
-                time.sleep(max(0.0, arrival - time.monotonic()))
+                self._clock.sleep(max(0.0, arrival - self._clock.monotonic()))
                 if not data:
                     break
                 if is_answer:

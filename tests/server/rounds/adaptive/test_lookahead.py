@@ -92,7 +92,7 @@ def test_what_a_token_takes_is_learned_though_only_misses_are_drawn(seed: int) -
     """As on a GPU whose graphs draw a token in a twelfth of a pass, by which the worker says what one takes. Whole
     drafts that are there are verified in flight, so that all that is drawn is of one length."""
     asked = settings(0.004, 1 / 25, 0.9, flies=True, hit=0.75, fixed=0.003, step=0.025, per_row=0.0001, most=2)
-    world = World(**asked, claimed_token=0.012, rng=Random(seed))
+    world = world_of(asked, claimed_token=0.012, rng=Random(seed))
     planner, times = with_lookahead("on"), world.times()
     decode(world, planner, times, 600)
     assert planner.plan(times).draft_tokens >= 5, "those that are not there have one token otherwise"
