@@ -172,6 +172,7 @@ def test_mixed_drafts_leave_the_targets_distribution() -> None:
     assert g_test(counts, both.exact_joint()) > FAR
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [Peeking])
 def test_a_choice_that_looks_at_noise_to_come_is_noticed(broken: type[Auto]) -> None:
     both = models()

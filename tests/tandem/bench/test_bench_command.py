@@ -59,9 +59,9 @@ def written(folder: Path) -> dict[str, Any]:
 def test_one_run_holds_everything_side_by_side(stack: Stack, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     answers = tmp_path / "sums.jsonl"
-    answers.write_text('{"question": "1 + 1?", "answer": "so #### 2"}\n{"turns": ["Hi", "And now?"]}\n')
+    answers.write_text('{"turns": ["Hi", "1 + 1?"], "answer": "so #### 2"}\n')
     done = bench(
-        *("--url", stack.url, "--prompts", f"chat,sums={answers}", "--limit", "2", "--max-tokens", "8"),
+        *("--url", stack.url, "--prompts", f"chat,sums={answers}", "--limit", "1", "--max-tokens", "8"),
         *("--drafters", "tiny-draft,history", "--draft-tokens", "2,4", "--candidates", "1,2"),
         *("--temperatures", "0,0.8", "--concurrency", "1,2", "--out", str(tmp_path / "out")),
     )
