@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from server.reading import harmony
 from server.reading.tools.formats import FORMATS, CallFormat
 from testing.in_process import Stack, gateway_before, running_stack
+from testing.patience import tries
 from testing.tiny_models import make_tiny_model
 
 VOCABULARY = 512
@@ -103,10 +105,10 @@ def asked_all_ways(stack: Stack, **options: Any) -> Any:
     """What is said plainly, which is what is said in every other way; of the last, most was drafted."""
     plain, _ = said(stack, stream=False, speculative=PLAIN, **options)
     first, _ = said(stack, stream=True, speculative=DRAFTED, **options)
-    again, accepted = said(stack, stream=False, speculative=DRAFTED, **options)
     assert first == plain
-    assert again == plain
-    assert accepted > plain[3] // 3, "drafts took part"
+    ask = partial(said, stack, stream=False, speculative=DRAFTED, **options)
+    found = tries(ask, lambda told: told[1] > plain[3] // 3, "drafts took part: they may be late")
+    assert all(again == plain for again, _ in found)
     return plain
 
 

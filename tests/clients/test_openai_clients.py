@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -16,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from testing.client import Client
 from testing.in_process import Stack
-from testing.patience import PATIENCE
+from testing.patience import PATIENCE, eventually, tries
 from testing.tiny_models import make_tokenizer
 from tests.clients.conftest import Sum
 
@@ -70,11 +71,15 @@ def test_what_the_grammar_forces_is_drafted_beside_a_model(stack: Stack) -> None
     name = 'tandem_draft_spec_decode_num_draft_tokens_total{source="grammar"}'
     with Client(stack.url) as client:
         before = client.metrics(stack.draft_url).get(name, 0.0)
-        for seed in range(10):  # the first answer may be over before the drafter has read the grammar
-            stack.chat(tools=[ADD], tool_choice="required", max_tokens=40, seed=seed, speculative=SPECULATION[1])
-            if client.metrics(stack.draft_url)[name] > before:
-                return
-    pytest.fail("nothing was drafted from the grammar")
+        seeds = itertools.count()
+
+        def drafted() -> bool:
+            fields = {"tool_choice": "required", "max_tokens": 40, "seed": next(seeds), "speculative": SPECULATION[1]}
+            stack.chat(tools=[ADD], **fields)
+            return client.metrics(stack.draft_url)[name] > before
+
+        # The first answer may be over before the drafter has read the grammar.
+        eventually(drafted, "something was drafted from the grammar")
 
 
 def test_a_streamed_call_then_its_result(stack: Stack) -> None:
@@ -144,15 +149,16 @@ def test_logprobs_are_a_plain_forward_passes(
     stack: Stack, target: Path, speculative: dict[str, Any], temperature: float
 ) -> None:
     tokenizer = make_tokenizer()
-    answer = stack.post(
-        "/v1/chat/completions",
-        {
-            "model": "tiny", "messages": HI, "logprobs": True, "top_logprobs": 8, "max_tokens": 40, "seed": 2,
-            "temperature": temperature, "speculative": speculative, "logit_bias": {"2": -100}, "presence_penalty": 0.5,
-        },
-    ).json()  # fmt: skip
-    if speculative.get("enabled") is not False:
-        assert answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"] > 0
+    body = {
+        "model": "tiny", "messages": HI, "logprobs": True, "top_logprobs": 8, "max_tokens": 40, "seed": 2,
+        "temperature": temperature, "speculative": speculative, "logit_bias": {"2": -100}, "presence_penalty": 0.5,
+    }  # fmt: skip
+
+    def told(answer: dict[str, Any]) -> bool:
+        accepted: int = answer["usage"]["completion_tokens_details"]["accepted_prediction_tokens"]
+        return accepted > 0 or speculative.get("enabled") is False
+
+    answer = tries(lambda: stack.post("/v1/chat/completions", body).json(), told, "accepted drafts")[-1]
     entries = answer["choices"][0]["logprobs"]["content"]
     prompt = stack.post("/tokenize", {"model": "tiny", "messages": HI}).json()["tokens"]
     spelled = {bytes(tokenizer.backend_tokenizer.decode([i]), "utf-8"): i for i in range(3, len(tokenizer))}

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from testing.client import Answer, Client
-from testing.patience import PATIENCE, eventually
+from testing.patience import PATIENCE, eventually, tries
 from testing.processes import Process, Stack
 from testing.stacks import speculative
 
@@ -50,14 +50,7 @@ def until_drafted(ask: Callable[[], Answer]) -> list[Answer]:
 
     On a starved machine a drafter may take longer to read the prompt than the target to answer.
     """
-    answers: list[Answer] = []
-
-    def drafted() -> bool:
-        answers.append(ask())
-        return num_drafted(answers[-1]) > 0
-
-    eventually(drafted, "an answer with drafts")
-    return answers
+    return tries(ask, lambda answer: num_drafted(answer) > 0, "an answer with drafts")
 
 
 def num_drafted(answer: Answer) -> int:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_pair import EXACT, MESSAGES
+from tiny_pair import EXACT, MESSAGES, until_drafted
 
 import tandem
 from tandem import AsyncTandem, Misuse, RequestFailed, Tandem
 from testing.in_process import Stack
-from testing.patience import PATIENCE, eventually
+from testing.patience import PATIENCE, eventually, tries
 
 
 def local(t: Tandem, role: str) -> Any:
@@ -97,13 +97,22 @@ def test_a_list_is_one_batch(t: Tandem) -> None:
     prompts = [f"Number {index} of them" for index in range(12)]
     alone = [t.generate(prompt, seed=1, max_tokens=12).text for prompt in prompts]
     rows: list[int] = []
-    loop = local(t, "target").engine.model.loop._passes
-    original = loop._on_pass
-    loop._on_pass = lambda *report: (rows.append(report[0]), original(*report))
+    loop = local(t, "target").engine.model.loop
+    original = loop._passes._on_pass
+
+    def note(*report: Any) -> None:
+        rows.append(report[0])
+        give_up = time.monotonic() + PATIENCE
+        # They come one by one: the first, which may be done before the next is there, waits for some of them.
+        while len(rows) == 1 and loop.running + loop.waiting <= 4 and time.monotonic() < give_up:
+            time.sleep(0.001)
+        original(*report)
+
+    loop._passes._on_pass = note
     try:
         answers = t.generate(prompts, seed=1, max_tokens=12)
     finally:
-        loop._on_pass = original
+        loop._passes._on_pass = original
     assert [answer.text for answer in answers] == alone
     # Drafts come when they come, so not all twelve meet in a pass.
     assert max(rows) >= 4, "passes should serve many of them at once"
@@ -120,12 +129,14 @@ def test_stats(t: Tandem, target: Path) -> None:
     fixed: dict[str, Any] = {"seed": 1, "max_tokens": 32, "draft_tokens": 4, "adaptive_speculation": False}
     plain = t.chat(MESSAGES, seed=1, max_tokens=32, speculative=False).stats
     assert (plain.acceptance_rate, plain.tokens_per_round, plain.draft_tokens) == (0.0, 1.0, 0)
-    drafted = t.chat(MESSAGES, **fixed).stats
-    assert drafted.draft_tokens > 0
+    until_drafted(lambda: t.chat(MESSAGES, **fixed))
     with Tandem(target, draft=target, **EXACT) as same:  # its own draft: everything is accepted
-        stats = same.chat(MESSAGES, **fixed).stats
+        found = tries(
+            lambda: same.chat(MESSAGES, **fixed).stats, lambda stats: stats.tokens_per_round > 3, "drafts in time"
+        )
+    assert {stats.acceptance_rate for stats in found} <= {0.0, 1.0}
+    stats = found[-1]
     assert stats.acceptance_rate == 1.0
-    assert stats.tokens_per_round > 3
     assert stats.completion_tokens == plain.completion_tokens
     assert 0 < stats.tokens_per_second == stats.completion_tokens / stats.seconds
     assert stats.prompt_tokens == plain.prompt_tokens > 0
