@@ -40,22 +40,29 @@ class LookaheadChoice(Turns):
 
 @dataclass(slots=True)
 class SharedLookahead:
-    """A pair's choice for one request at a time, and that for many: these are decided by times with `on`, too."""
+    """A pair's choices for one request at a time, for two, and for many: these are decided by times with `on`, too.
+
+    Apart, since rounds of one kind that were quicker beside nobody would be held against the other kind's beside
+    others, which are not tried again for long.
+    """
 
     mode: OnOffAuto = "auto"
     streams: int = 0
     """Requests of the pair that are being served."""
     _alone: LookaheadChoice = field(init=False)
+    _beside_another: LookaheadChoice = field(init=False)
     _among_many: LookaheadChoice = field(init=False)
 
     def __post_init__(self) -> None:
-        self._alone = LookaheadChoice(mode=self.mode)
+        self._alone, self._beside_another = LookaheadChoice(mode=self.mode), LookaheadChoice(mode=self.mode)
         self._among_many = LookaheadChoice(mode="off" if self.mode == "off" else "auto")
 
     @property
     def choice(self) -> LookaheadChoice:
         """The one that counts now."""
-        return self._alone if self.streams < _MANY else self._among_many
+        if self.streams >= _MANY:
+            return self._among_many
+        return self._alone if self.streams < 2 else self._beside_another
 
     @contextmanager
     def serving(self) -> Iterator[None]:

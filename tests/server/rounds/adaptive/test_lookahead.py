@@ -231,29 +231,31 @@ def test_streams_that_share_their_passes_tell_the_same(faster: float, better: bo
     assert right > 0.75 * runs * (passes - settled), right / runs / (passes - settled)
 
 
-def many_then_few(pair: PairState, times: Times) -> None:
-    """Rounds of lookahead that begin beside many, whose passes take ten times as long, and end alone."""
+@pytest.mark.parametrize(("began", "ends"), [(4, 1), (1, 4), (2, 1), (2, 2)])
+def test_rounds_beside_others_do_not_decide_for_one(began: int, ends: int) -> None:
+    """Where those of lookahead take ten times as long."""
+    pair, times = PairState(lookahead=SharedLookahead("auto")), World(hit=0.7).times()
     planner = AdaptivePlanner(pair, 4, 8, 1)
     for number in range(60):
-        with ExitStack() as serving:
-            for _ in range(4):
-                serving.enter_context(planner.serving())
+        with served(pair, began):
             planner.plan(times)
         ahead = number % 2 == 0
-        took = 0.3 if ahead else 0.03
-        planner.observe(
-            RoundOutcome(
-                asked=4, num_candidates=1, drafted=4, accepted=3, emitted=4, gain=0, draft_seconds=0.0,
-                draft_failed=False, verify_seconds=took, rows=5, lookahead=ahead, looked_ahead=ahead,
-            ),
-            times,
+        round_ = RoundOutcome(
+            asked=4, num_candidates=1, drafted=4, accepted=3, emitted=4, gain=0, draft_seconds=0.0, draft_failed=False,
+            verify_seconds=0.3 if ahead else 0.03, rows=5, lookahead=ahead, looked_ahead=ahead,
         )  # fmt: skip
+        with served(pair, ends):
+            planner.observe(round_, times)
+    with served(pair, 1):
+        assert pair.lookahead.choice.pays is None
 
 
-def test_rounds_that_began_beside_many_do_not_decide_for_one() -> None:
-    pair = PairState(lookahead=SharedLookahead("auto"))
-    many_then_few(pair, World(hit=0.7).times())
-    assert pair.lookahead.choice.pays is None
+def served(pair: PairState, streams: int) -> ExitStack:
+    """As many requests of the pair at a time."""
+    serving = ExitStack()
+    for _ in range(streams):
+        serving.enter_context(pair.lookahead.serving())
+    return serving
 
 
 def test_on_is_kept_for_few_streams() -> None:
