@@ -9,6 +9,7 @@ import pytest
 
 from draft_worker import lookahead as lookahead_module
 from draft_worker.plans import DrawSeconds
+from testing.patience import PATIENCE
 from testing.wire import pause, request
 from testing.worker_apps import STOP, Drafter
 
@@ -16,10 +17,12 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 GREEDY = {"temperature": 0.0, "logit_bias": {str(STOP): -100.0}}
 
 
-def give_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes are known to take no time, and calls to come half a minute apart, however busy the machine is."""
-    monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 0.0)
-    monkeypatch.setattr(lookahead_module, "_smoothed", lambda old, new: 30.0)
+def give_time(monkeypatch: pytest.MonkeyPatch, a_token: float = 0.0) -> None:
+    """All is prepared however busy the machine is: drawing is known to take `a_token` a token, and calls to come
+    minutes apart, until when nothing is cut off."""
+    monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: a_token * tokens)
+    monkeypatch.setattr(lookahead_module, "_smoothed", lambda old, new: PATIENCE)
+    monkeypatch.setattr(lookahead_module, "_MOST_SECONDS", PATIENCE)
 
 
 async def prepared(worker: Drafter) -> None:

@@ -19,11 +19,11 @@ from draft_worker.drafter import Asked, Memory
 from draft_worker.drafters.model import ModelDrafter
 from draft_worker.lookahead import Lookahead
 from draft_worker.pass_seconds import PassSeconds
-from draft_worker.plans import DrawSeconds
 from protocol.messages import Candidate, Context
 from testing.fakes.runner import FakeRunner
 from testing.wire import async_test, request
 from testing.worker_apps import STOP, Drafter, blended, drafter
+from tests.draft_worker.looking_ahead import give_time
 from tests.draft_worker.test_in_flight import CHAT, GREEDY, Choosy, Gateway, alternatives
 from tests.draft_worker.test_lookahead_distribution import (
     _REQUEST,
@@ -46,8 +46,7 @@ CALLS = "tandem_draft_lookahead_calls_total"
 def nearly_all_is_prepared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lookahead_module, "_FIRST_OUTCOMES", 12)
     monkeypatch.setattr(lookahead_module, "_LEAST_CHANCE", 0.0)
-    monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 0.0)
-    monkeypatch.setattr(lookahead_module, "_smoothed", lambda old, new: 30.0)
+    give_time(monkeypatch)
 
 
 async def asks(worker: Drafter, ids: list[int], number: int, assumed: int = 0, **fields: Any) -> Any:

@@ -11,10 +11,10 @@ import pytest
 from basics.names import AUTO
 from draft_worker import lookahead as lookahead_module
 from draft_worker.outcomes import BONUS, Branch, Guess
-from draft_worker.plans import DrawSeconds
 from testing.fakes.runner import FakeRunner
 from testing.wire import async_test, request
 from testing.worker_apps import STOP, Drafter, blended, drafter
+from tests.draft_worker.looking_ahead import give_time
 
 PRICES = [1.0, *(1.02 + 0.02 * count for count in range(8))]
 NO_STOP = {"logit_bias": {str(STOP): -100.0}, "temperature": 0.0}
@@ -26,8 +26,7 @@ LETTERS = 9
 @pytest.fixture(autouse=True)
 def times_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is: a drawn token takes a hundredth of a pass, and there is time to prepare all."""
-    monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: 0.01 * tokens)
-    monkeypatch.setattr(lookahead_module, "_smoothed", lambda old, new: 30.0)
+    give_time(monkeypatch, a_token=0.01)
 
     def laid(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
         return [Guess(place, rank, len(worth)) for place in (BONUS, *range(planned)) for rank in range(2)]

@@ -16,13 +16,13 @@ from config.workers import DraftWorkerConfig
 from draft_worker import lookahead
 from draft_worker.app import create_app
 from draft_worker.outcomes import BONUS, Ahead, Guess
-from draft_worker.plans import DrawSeconds
 from engines.runtime.rows import Row
 from engines.runtime.runner import ChainRow
 from engines.torch.chains import ChainRunner
 from testing.tiny_models import make_tiny_model
 from testing.wire import pause, request
 from testing.worker_apps import running
+from tests.draft_worker.looking_ahead import give_time
 
 SAMPLINGS: list[dict[str, Any]] = [
     {"temperature": 0.0},
@@ -158,8 +158,7 @@ def test_what_is_prepared_by_chains_is_what_is_drawn(
         return [Guess(BONUS, 0, len(worth))]
 
     monkeypatch.setattr(lookahead, "laid_out", alone)
-    monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: 0.0)
-    monkeypatch.setattr(lookahead, "_smoothed", lambda old, new: 30.0)
+    give_time(monkeypatch)
     lengths = chain_lengths(monkeypatch)
 
     async def scenario() -> None:
@@ -197,8 +196,7 @@ def test_other_outcomes_are_prepared_by_chains_that_go_back(
 
     monkeypatch.setattr(lookahead, "laid_out", laid)
     monkeypatch.setattr(lookahead, "Ahead", noted)
-    monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: 0.0)
-    monkeypatch.setattr(lookahead, "_smoothed", lambda old, new: 30.0)
+    give_time(monkeypatch)
 
     async def scenario() -> None:
         async with looking_ahead(model, sampling) as draft:
@@ -233,8 +231,7 @@ def test_what_follows_a_batch_is_prepared_by_the_same_chains_for_all_its_items(
         return run(self, chains)
 
     monkeypatch.setattr(lookahead, "laid_out", laid)
-    monkeypatch.setattr(DrawSeconds, "of", lambda self, tokens: 0.0)
-    monkeypatch.setattr(lookahead, "_smoothed", lambda old, new: 30.0)
+    give_time(monkeypatch)
     monkeypatch.setattr(ChainRunner, "run", counted)
     config = DraftWorkerConfig(
         model=str(model), device="cpu", dtype="float32", threads=1, context_length=128, slots=4, chains="on"

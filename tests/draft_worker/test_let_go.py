@@ -17,7 +17,6 @@ from draft_worker import lookahead as lookahead_module
 from draft_worker.lookahead import _Answered
 from draft_worker.looking import Looking
 from draft_worker.outcomes import Ahead, Branch
-from draft_worker.plans import DrawSeconds
 from engines.runtime.jobs import Feed, Job
 from engines.runtime.rows import Row
 from engines.runtime.runs import Run
@@ -28,7 +27,7 @@ from testing.garbage import all_gone, collector_off
 from testing.patience import PATIENCE
 from testing.wire import async_test, pause
 from testing.worker_apps import STOP, Drafter, blended, drafter
-from tests.draft_worker.looking_ahead import prepared
+from tests.draft_worker.looking_ahead import give_time, prepared
 from worker.calls import Call
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -39,8 +38,7 @@ OF_CALLS = (Call, Run, Job, Feed, WireError)
 
 @pytest.fixture(autouse=True)
 def there_is_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 0.0)
-    monkeypatch.setattr(lookahead_module, "_smoothed", lambda old, new: 30.0)
+    give_time(monkeypatch)
 
 
 @pytest.fixture(autouse=True)

@@ -179,7 +179,7 @@ async def test_no_pass_is_begun_that_would_be_under_way_when_the_next_call_comes
         first = (await worker.draft(ids=PROMPT, sampling=GREEDY, lookahead_tokens=4))["candidates"][0]["token_ids"]
         await prepared(worker)
         # From here on a pass is known to take longer than the time between the calls just made and to come.
-        monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 60.0)
+        monkeypatch.setattr(DrawSeconds, "of", lambda self, rows: 2 * PATIENCE)
         ids = [*PROMPT, first[0], 30]
         worker.runner.passes.clear()
         await worker.draft(ids=ids, held=len(PROMPT), round=1, sampling=GREEDY, lookahead_tokens=4)
