@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from basics.names import MAX_DRAFT_TOKENS, OnOffAuto
 
@@ -36,8 +36,13 @@ class Costs:
     hidden: float = 0.0
 
     def step(self, rows: int) -> float:
-        """The target's step for a number of rows: between measurements by line, beyond them by the last one's slope."""
-        points = sorted(self.steps)
+        """The target's step for a number of rows: between measurements by line, beyond them by the last one's slope.
+
+        One of fewer rows takes no longer than one of more: where it was measured so, others were on the machine.
+        """
+        measured = sorted(self.steps)
+        least = list(accumulate((ms for _, ms in reversed(measured)), min))[::-1]
+        points = [(count, ms) for (count, _), ms in zip(measured, least, strict=True)]
         if not points:
             raise ValueError("no step time was measured")
         if len(points) == 1 or rows <= points[0][0]:

@@ -34,6 +34,14 @@ def test_steps_between_and_beyond_what_was_measured(rows: int, expected: float) 
     assert costs.step(rows) == pytest.approx(expected)
 
 
+def test_more_rows_never_seem_to_take_less() -> None:
+    """Measured on a busy machine: by the slope of the last two a step of 15 rows would take less than nothing."""
+    busy = replace(GOOD, steps=((1, 100.0), (4, 150.0), (6, 348.0), (8, 190.0)))
+    assert [busy.step(rows) for rows in (1, 4, 6, 8, 15, 33)] == [100.0, 150.0, 190.0, 190.0, 190.0, 190.0]
+    payoff = judge(busy, Yield(0.7), 5)
+    assert payoff.best_speed_up < 1 / (1 - 0.7), "more tokens a round than that can't come"
+
+
 def test_one_measured_step_holds_for_all() -> None:
     assert replace(GOOD, steps=((1, 7.0),)).step(9) == 7.0
     with pytest.raises(ValueError, match="no step time"):
