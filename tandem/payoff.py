@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 
+from basics.curves import rising
 from basics.names import MAX_DRAFT_TOKENS, OnOffAuto
 
 WORTH_IT = 1.1
@@ -41,7 +42,7 @@ class Costs:
         One of fewer rows takes no longer than one of more: where it was measured so, others were on the machine.
         """
         measured = sorted(self.steps)
-        least = list(accumulate((ms for _, ms in reversed(measured)), min))[::-1]
+        least = rising([ms for _, ms in measured])
         points = [(count, ms) for (count, _), ms in zip(measured, least, strict=True)]
         if not points:
             raise ValueError("no step time was measured")

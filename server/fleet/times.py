@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
 
+from basics.curves import rising
 from protocol.worker_info import StepTime
 
 _OUTLIER = 3.0
@@ -54,7 +54,7 @@ class StepTimes:
     def __init__(self, curve: Sequence[StepTime]) -> None:
         points = sorted((point.rows, point.seconds) for point in curve if point.rows > 0 and point.seconds > 0.0)
         self._rows = [rows for rows, _ in points]
-        self._seconds = _rising([seconds for _, seconds in points])
+        self._seconds = rising([seconds for _, seconds in points])
         self._others = Average(0.2)
         self._present = 1.0
         self._factors: dict[int, Average] = {}
@@ -102,7 +102,7 @@ class StepTimes:
         Plain decoding is the first, not a verification of nothing: its tokens pay no round trips. None takes longer
         than what verifies more.
         """
-        return _rising([self.plain(), *(self.verify(1 + count) for count in range(1, draft_tokens + 1))])
+        return rising([self.plain(), *(self.verify(1 + count) for count in range(1, draft_tokens + 1))])
 
     def plain(self) -> float:
         """Seconds a token of plain decoding takes."""
@@ -137,11 +137,6 @@ class StepTimes:
         right = min(max(bisect_left(self._rows, rows), 1), len(self._rows) - 1)
         (x0, x1), (y0, y1) = self._rows[right - 1 : right + 1], self._seconds[right - 1 : right + 1]
         return y0 + (y1 - y0) * (rows - x0) / (x1 - x0)
-
-
-def _rising(seconds: Sequence[float]) -> list[float]:
-    """Without what others on the machine added: a pass takes no longer than one of more rows."""
-    return list(accumulate(reversed(seconds), min))[::-1]
 
 
 class DraftTimes:

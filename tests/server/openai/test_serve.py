@@ -99,6 +99,19 @@ def test_one_choice_failing_stops_the_others(start: Start) -> None:
     assert running.backend.gone.wait(PATIENCE)
 
 
+def streamed(running: Running, release: threading.Event, comments: int) -> str:
+    """All of a streamed answer; `release` is set once so many comments were read."""
+    body = {"model": MODEL, "messages": HI, "stream": True}
+    seen = ""
+    with running.http.stream("POST", running.url + "/v1/chat/completions", json=body) as response:
+        assert response.status_code == 200
+        for text in response.iter_text():
+            seen += text
+            if seen.count(": keep-alive\n\n") >= comments:
+                release.set()
+    return seen
+
+
 def test_comments_fill_the_silence(start: Start) -> None:
     release = threading.Event()
 
@@ -107,14 +120,7 @@ def test_comments_fill_the_silence(start: Start) -> None:
         yield make_round(THE, stop_reason="length")
 
     running = start(ScriptedBackend(script=late), keep_alive_seconds=0.02)
-    body = {"model": MODEL, "messages": HI, "stream": True}
-    seen = ""
-    with running.http.stream("POST", running.url + "/v1/chat/completions", json=body) as response:
-        assert response.status_code == 200
-        for text in response.iter_text():
-            seen += text
-            if seen.count(": keep-alive\n\n") >= 2:
-                release.set()
+    seen = streamed(running, release, comments=2)
     assert seen.startswith(": keep-alive\n\n")
     assert seen.endswith("data: [DONE]\n\n")
     assert list(running.sdk.chat.completions.create(model=MODEL, messages=HI, stream=True))
@@ -129,13 +135,7 @@ def test_a_failure_after_comments_is_an_event(start: Start) -> None:
         yield make_round(THE)
 
     running = start(ScriptedBackend(script=late), keep_alive_seconds=0.02)
-    body = {"model": MODEL, "messages": HI, "stream": True}
-    seen = ""
-    with running.http.stream("POST", running.url + "/v1/chat/completions", json=body) as response:
-        assert response.status_code == 200
-        for text in response.iter_text():
-            seen += text
-            release.set()
+    seen = streamed(running, release, comments=1)
     assert seen.startswith(": keep-alive\n\n")
     assert '"code":"no_target"' in seen
     assert seen.endswith("data: [DONE]\n\n")
