@@ -14,7 +14,6 @@ from testing.stacks import speculative
 from tests.real.rig import at, num_drafted
 from tests.vllm.real.conftest import Workers
 
-# Long enough not to end before a fault that a chunk triggers takes effect.
 OPTIONS: dict[str, Any] = {"max_tokens": 240, "temperature": 0.8, "seed": 5, "ignore_eos": True}
 
 
@@ -26,28 +25,37 @@ def test_faults(workers: Workers) -> None:
     """One test, since each start of vLLM takes long. It leaves the drafter dead, so this file is the last."""
     undisturbed = ask(workers, "none")
     drafter, target = workers.drafters["vllm"], workers.target
-    failed = failures(workers, drafter)
-    try:
-        assert ask(workers, during=at(4, drafter.suspend)).identity == undisturbed.identity
-        assert failures(workers, drafter) > failed
-    finally:
-        drafter.resume()
+
+    def stopped_in_the_middle() -> bool:
+        failed = failures(workers, drafter)
+        try:
+            assert ask(workers, during=at(4, drafter.suspend)).identity == undisturbed.identity
+            return failures(workers, drafter) > failed
+        finally:
+            drafter.resume()
+
+    # Again where the text was whole before the fault took effect, as with the next.
+    eventually(stopped_in_the_middle, "the drafter was stopped while it was asked")
     eventually(lambda: num_drafted(ask(workers)) > 0, "the drafter is asked again")
 
     # vLLM's own process dies: the worker says so and ends, and whoever watches over it starts another.
-    children = psutil.Process(target.pid).children(recursive=True)
-    engine = max(children, key=lambda child: child.memory_info().rss)
+    def engine_died_in_the_middle() -> bool:
+        target.wait_ready(1200)
+        children = psutil.Process(target.pid).children(recursive=True)
+        engine = max(children, key=lambda child: child.memory_info().rss)
 
-    def kill_and_restart() -> None:
-        engine.kill()
-        assert target.wait(PATIENCE) == 1
-        target.kill()  # of its process group whatever is left
-        target.restart()
+        def kill_and_restart() -> None:
+            engine.kill()
+            assert target.wait(PATIENCE) == 1
+            target.kill()  # of its process group whatever is left
+            target.restart()
 
-    failed = failures(workers, target)
-    assert ask(workers, "none", during=at(4, kill_and_restart)).identity == undisturbed.identity
-    assert failures(workers, target) > failed
-    eventually(lambda: not any(child.is_running() for child in children), "nothing of the first vLLM is left")
+        failed = failures(workers, target)
+        assert ask(workers, "none", during=at(4, kill_and_restart)).identity == undisturbed.identity
+        eventually(lambda: not any(child.is_running() for child in children), "nothing of the first vLLM is left")
+        return failures(workers, target) > failed
+
+    eventually(engine_died_in_the_middle, "vLLM died while it was asked")
 
     helpers = psutil.Process(drafter.pid).children(recursive=True)
     assert ask(workers, during=at(4, lambda: psutil.Process(drafter.pid).kill())).identity == undisturbed.identity
