@@ -16,8 +16,9 @@ _SIZE_WEIGHT = 0.03
 _PASS_OUTLIER = 2.0
 _UNTIL_TOLD_APART = 4
 """Passes of a size that tell of the size alone."""
-_PLAIN = 0
-"""The size that stands for plain decoding; of a verification it is the bits of its rows' number."""
+_Size = tuple[bool, int]
+"""Whether it is plain decoding; the bits of the number of rows: those of a verification of ours, or all of the pass
+in which a token is decoded plainly, which is a small one where others decode plainly, too."""
 
 
 class Average:
@@ -48,7 +49,8 @@ class StepTimes:
     The worker's own curve (seconds by rows of the whole pass) gives the shape. Whatever passes take tells how fast the
     machine is at present, which all sizes share: what is not done for a while must not look as slow as it was on a
     busier machine. Against that each size has a factor of its own. Other streams' rows in the pass shift us along the
-    curve.
+    curve. Where `alike` requests decide as ours does, ours among them, these are taken to have as many rows as is asked
+    about.
     """
 
     def __init__(self, curve: Sequence[StepTime]) -> None:
@@ -56,8 +58,9 @@ class StepTimes:
         self._rows = [rows for rows, _ in points]
         self._seconds = rising([seconds for _, seconds in points])
         self._others = Average(0.2)
+        self._own = Average(0.05)
         self._present = 1.0
-        self._factors: dict[int, Average] = {}
+        self._factors: dict[_Size, Average] = {}
         self._network = Average(0.1)
         self.rounds_since_plain: int | None = None
         """None until plain decoding has been measured at all."""
@@ -70,13 +73,13 @@ class StepTimes:
         if self.rounds_since_plain is not None:
             self.rounds_since_plain += 1
         worker_seconds = min(worker_seconds, seconds)
-        self._observe(own_rows.bit_length(), own_rows, pass_rows, worker_seconds)
+        self._observe((False, own_rows.bit_length()), own_rows, pass_rows, worker_seconds)
         self._network.add(max(0.0, seconds - worker_seconds))
 
     def observe_plain(self, pass_rows: int, seconds: float) -> None:
         """One token of plain decoding, `seconds` after the one before it."""
         self.rounds_since_plain = 0
-        self._observe(_PLAIN, 1, pass_rows, seconds)
+        self._observe((True, max(1, pass_rows).bit_length()), 1, pass_rows, seconds)
 
     def observe_followed(self, own_rows: int, pass_rows: int, worker_seconds: float) -> None:
         """One verification that was sent before the last verdict was back: its way was not waited for."""
@@ -92,25 +95,28 @@ class StepTimes:
         """Rows of others in a pass of ours."""
         return self._others.value
 
-    def verify(self, own_rows: float) -> float:
+    def verify(self, own_rows: float, alike: int = 1) -> float:
         """Seconds that a round's verification takes with so many rows of ours, the network included."""
-        return self._take(int(own_rows).bit_length(), own_rows) + self._network.value
+        size = (False, int(own_rows).bit_length())
+        return self._take(size, own_rows + self._beside(own_rows, alike)) + self._network.value
 
-    def prices(self, draft_tokens: int) -> list[float]:
+    def prices(self, draft_tokens: int, alike: int = 1) -> list[float]:
         """Seconds of a token without a draft, and of rounds that verify 1, 2, … draft tokens.
 
         Plain decoding is the first, not a verification of nothing: its tokens pay no round trips. None takes longer
         than what verifies more.
         """
-        return rising([self.plain(), *(self.verify(1 + count) for count in range(1, draft_tokens + 1))])
+        return rising([self.plain(alike), *(self.verify(1 + count, alike) for count in range(1, draft_tokens + 1))])
 
-    def plain(self) -> float:
+    def plain(self, alike: int = 1) -> float:
         """Seconds a token of plain decoding takes."""
-        return self._take(_PLAIN, 1.0)
+        pass_rows = 1.0 + self._beside(1.0, alike)
+        return self._take((True, int(pass_rows).bit_length()), pass_rows)
 
-    def _observe(self, size: int, own_rows: int, pass_rows: int, seconds: float) -> None:
+    def _observe(self, size: _Size, own_rows: int, pass_rows: int, seconds: float) -> None:
         others = max(0, pass_rows - own_rows)
         self._others.add(float(others))
+        self._own.add(float(own_rows))
         ratio = max(seconds, _LEAST_SECONDS) / self._at(float(own_rows + others))
         factor = self._factors.setdefault(size, Average(_SIZE_WEIGHT))
         if factor.count:
@@ -119,14 +125,24 @@ class StepTimes:
         if factor.count > _UNTIL_TOLD_APART:
             self._present += _PRESENT_WEIGHT * (ratio / factor.value - self._present)
 
-    def _take(self, size: int, own_rows: float) -> float:
-        return max(self._at(own_rows + self._others.value) * self._present * self._factor(size), _LEAST_SECONDS)
+    def _beside(self, own_rows: float, alike: int) -> float:
+        """Rows of others in a pass with so many of ours, if those who are `alike` have as many, too."""
+        others = self._others.value
+        if alike < 2 or not self._own:
+            return others
+        usual = max(1.0, self._own.value)
+        present = min(alike - 1.0, others / usual)  # not all of them are in each of our passes
+        return others - present * usual + present * own_rows
 
-    def _factor(self, size: int) -> float:
-        """Of a size not seen yet: that of the nearest that was."""
+    def _take(self, size: _Size, pass_rows: float) -> float:
+        return max(self._at(pass_rows) * self._present * self._factor(size), _LEAST_SECONDS)
+
+    def _factor(self, size: _Size) -> float:
+        """Of a size not seen yet: that of the nearest that was, of its kind if there is one."""
         if not self._factors:
             return 1.0
-        return self._factors[min(self._factors, key=lambda seen: abs(seen - size))].value
+        plain, bits = size
+        return self._factors[min(self._factors, key=lambda seen: (seen[0] != plain, abs(seen[1] - bits)))].value
 
     def _at(self, rows: float) -> float:
         """The worker's curve: linear between what it measured, and beyond."""

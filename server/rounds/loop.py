@@ -68,7 +68,7 @@ class RoundLoop:
             return
         first = self._plan(self._speculating)
         if first.draft_tokens:
-            self._speculating.drafts.read(self._prices(first))
+            self._speculating.drafts.read(self._prices(self._speculating, first))
             yield await self._verify(Draft.none(), 0, 0)
         while not self._stopped:
             foreseen = self._target.foreseen()
@@ -107,15 +107,17 @@ class RoundLoop:
                 )
         return plan
 
-    def _prices(self, plan: RoundPlan) -> list[float] | None:
+    def _prices(self, speculating: Speculating, plan: RoundPlan) -> list[float] | None:
         """What a worker that chooses is told of the target's times; None: it does not."""
-        return self._target.step_times.prices(plan.draft_tokens) if plan.worker_chooses else None
+        if not plan.worker_chooses:
+            return None
+        return self._target.step_times.prices(plan.draft_tokens, speculating.planner.alike)
 
     async def _can_draft(self, speculating: Speculating, plan: RoundPlan) -> bool:
         """Whether a draft may be asked for now; if not, starts what is missing."""
         drafts = speculating.drafts
         if drafts.state == "absent" or (drafts.state == "ready" and drafts.unread > READ_AHEAD):
-            drafts.read(self._prices(plan))
+            drafts.read(self._prices(speculating, plan))
         if drafts.state == "reading":
             steps = self._target.step_times
             patience = speculating.draft_seconds(steps, 1) if speculating.patient else steps.verify(1)
@@ -131,7 +133,7 @@ class RoundLoop:
         self._context.metrics.draft_tokens.observe(draft_tokens)
         self._context.metrics.candidates.observe(num_candidates)
         seconds = speculating.draft_seconds(self._target.step_times, draft_tokens, num_candidates)
-        verify, ahead = self._prices(plan), self._ahead(speculating, plan)
+        verify, ahead = self._prices(speculating, plan), self._ahead(speculating, plan)
         draft = await speculating.drafts.draft(draft_tokens, num_candidates, self._remaining, seconds, verify, ahead)
         if plan.worker_chooses and draft.planned == 0:
             speculating.planner.observe_nothing(draft.seconds, speculating.times(self._target.step_times))
@@ -182,7 +184,7 @@ class RoundLoop:
             ahead = replace(ahead, most=0) if ahead is not None else None  # what is verified is what was sent
             most = max(asked, plan.draft_tokens) if told is not None else asked
             verifying = candidate.token_ids if told is not None else None
-            prices = self._prices(replace(plan, draft_tokens=most))
+            prices = self._prices(speculating, replace(plan, draft_tokens=most))
             draft_again = drafts.draft(most, 1, self._remaining, seconds, prices, ahead, verifying)
             drafting = self._context.background.start(draft_again)
             preparing = self._preparing(speculating, plan, asked, Draft.told(candidate, asked, ()), drafting)

@@ -28,7 +28,7 @@ class Speculating:
     def times(self, steps: StepTimes) -> Times:
         """With those of a target."""
         drafts = self.drafts
-        return Times(steps, drafts.times, drafts.ahead_times, drafts.extends)
+        return Times(steps, drafts.times, drafts.ahead_times, drafts.extends, self.planner.alike)
 
     def draft_seconds(self, steps: StepTimes, draft_tokens: int, num_candidates: int = 1) -> float:
         """How long a draft may take: a few times what it takes, since waiting longer costs more than plain decoding."""

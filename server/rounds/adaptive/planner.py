@@ -56,6 +56,10 @@ class FixedPlanner:
     def observe_ahead(self, used: bool, others: int) -> None:
         self._depth.observe(used, others)
 
+    @property
+    def alike(self) -> int:
+        return 1
+
     def serving(self) -> AbstractContextManager[None]:
         return nullcontext()
 
@@ -110,7 +114,7 @@ class AdaptivePlanner:
         if not (ahead and plan.draft_tokens and plan.num_candidates == 1):
             unpaid = plan.plain_tokens > _PLAIN_SAMPLE and not self._chooses
             if times.ahead is not None and not ahead and unpaid:
-                self._pair.lookahead.choice.observe_plain(times.steps.plain())
+                self._pair.lookahead.choice.observe_plain(times.plain())
             return plan
         most = self._worth_sending if times.extends else 0
         depth = self._pair.depth.under_way(times, plan.draft_tokens)
@@ -125,7 +129,7 @@ class AdaptivePlanner:
         since_plain = times.steps.rounds_since_plain
         if not new and (since_plain is None or since_plain > _ROUNDS_UNTIL_SAMPLE):
             return RoundPlan(0, plain_tokens=_PLAIN_SAMPLE)
-        plain = times.steps.plain()
+        plain = times.plain()
         if self._chooses:
             return self._plan_to_ask(new)
         expected = self._acceptance.expected_tokens(self._max)
@@ -136,7 +140,7 @@ class AdaptivePlanner:
             draft_tokens, seconds_a_token = self._best(times, expected, num_candidates, ahead)
         # A token of plain decoding takes no longer than a verification. If it seems to, it was measured beside fewer
         # rows of others than there are now, and the worker's curve says too much of these.
-        plain = min(plain, times.steps.verify(1 + draft_tokens))
+        plain = min(plain, times.verify(1 + draft_tokens))
         pays = seconds_a_token < plain
         could_pay = self._could_pay(times, plain)
         self._trying = not pays
@@ -155,7 +159,7 @@ class AdaptivePlanner:
     def observe(self, outcome: RoundOutcome, times: Times) -> None:
         """Learn from a round with a draft, or one whose draft failed."""
         times = times.of(outcome.lookahead)
-        pair, plain = self._pair, times.steps.plain()
+        pair, plain = self._pair, times.plain()
         seconds = outcome.draft_seconds + outcome.verify_seconds
         if outcome.lookahead == outcome.looked_ahead and outcome.asked and outcome.num_candidates == 1:
             ahead, asked, accepted = outcome.lookahead, outcome.asked, outcome.accepted
@@ -200,7 +204,7 @@ class AdaptivePlanner:
         Each time ever more tokens are decoded plainly before it is asked again, and the more, the longer asking takes.
         To ask, a stream of plain decoding is ended, and to go on another is begun, which takes as long again.
         """
-        plain = times.steps.plain()
+        plain = times.plain()
         lost = _WITH_ANOTHER_STREAM * seconds / plain
         trying = self._pace.a_token() >= 1.0
         self._pair.earn(-lost)
@@ -218,6 +222,10 @@ class AdaptivePlanner:
 
     def observe_ahead(self, used: bool, others: int) -> None:
         self._pair.depth.observe(used, others)
+
+    @property
+    def alike(self) -> int:
+        return max(1, self._pair.lookahead.streams)
 
     def serving(self) -> AbstractContextManager[None]:
         return self._pair.lookahead.serving()
@@ -253,8 +261,8 @@ class AdaptivePlanner:
         if number > 1 and drafted:
             self._pair.branching.add((outcome.rows - 1 - drafted) / (drafted * (number - 1)))
         drafting = times.drafts.draft(asked, number) - times.drafts.draft(asked, 1)
-        verifying = times.steps.verify(outcome.rows) - times.steps.verify(1 + drafted)
-        cost = (drafting + verifying) / times.steps.plain()
+        verifying = times.verify(outcome.rows) - times.verify(1 + drafted)
+        cost = (drafting + verifying) / times.plain()
         self._candidates.observe(number, drafted, outcome.accepted, outcome.gain, cost)
 
     def _observe_foreseen(self, outcome: RoundOutcome, times: Times) -> None:
@@ -279,7 +287,7 @@ class AdaptivePlanner:
 
     def _worth(self, draft_tokens: int, expected: list[float], times: Times) -> float:
         """Seconds that verifying so many tokens which are there saves, at the pace that rounds have."""
-        return expected[draft_tokens] * self._seconds_a_token - times.steps.verify(1 + draft_tokens)
+        return expected[draft_tokens] * self._seconds_a_token - times.verify(1 + draft_tokens)
 
     def _length_if_there(self, draft_tokens: int, times: Times) -> int:
         """The length of a draft of which some is prepared; one of which nothing is has `draft_tokens`."""
@@ -291,7 +299,7 @@ class AdaptivePlanner:
         """The best γ of at least 1, and the seconds a token it is expected to take. `ahead`: after lookahead."""
         fill = self._acceptance.fill()
         if ahead and num_candidates == 1:
-            self._seconds_a_token = self._seconds_a_token or times.steps.plain()
+            self._seconds_a_token = self._seconds_a_token or times.plain()
             self._worth_sending = max(range(1, self._max + 1), key=lambda count: self._worth(count, expected, times))
             costs = [self._cost_ahead(count, fill, expected, times) for count in range(1, self._max + 1)]
         else:
@@ -327,13 +335,13 @@ class AdaptivePlanner:
         `drawn`: tokens that are not there, if some are.
         """
         rows = 1 + draft_tokens * (1.0 + (num_candidates - 1) * self._pair.branching.value)
-        verify = (1.0 - fill) * times.steps.verify(1) + fill * times.steps.verify(rows)
+        verify = (1.0 - fill) * times.verify(1) + fill * times.verify(rows)
         drafting = times.drafts.draft(draft_tokens if drawn is None else drawn, num_candidates)
         return drafting + verify + self._pair.losses.value
 
     def _could_pay(self, times: Times, plain: float) -> bool:
         """Whether speculation would pay if all were accepted; if not, the drafter is too slow."""
         return any(
-            times.drafts.draft(count) + times.steps.verify(1 + count) + self._pair.losses.value < plain * (1 + count)
+            times.drafts.draft(count) + times.verify(1 + count) + self._pair.losses.value < plain * (1 + count)
             for count in range(1, self._max + 1)
         )

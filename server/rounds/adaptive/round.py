@@ -73,12 +73,25 @@ class RoundOutcome:
 @dataclass(frozen=True, slots=True)
 class Times:
     """Times of the target and the drafter in use. `ahead`: of drafts that may be prepared, by what of them was not;
-    None if there are none. `extends`: those that are may be longer than asked."""
+    None if there are none. `extends`: those that are may be longer than asked. `alike`: requests that decide by the
+    same, ours among them."""
 
     steps: StepTimes
     drafts: DraftTimes
     ahead: DraftTimes | None = None
     extends: bool = False
+    alike: int = 1
+
+    def plain(self) -> float:
+        """Seconds of a token if all who are alike decode plainly."""
+        return self.steps.plain(self.alike)
+
+    def verify(self, own_rows: float) -> float:
+        """Seconds of a verification of so many rows if all who are alike have as many, the network included.
+
+        One alone that drafts more makes the pass only a little longer, for all; and all think so.
+        """
+        return self.steps.verify(own_rows, self.alike)
 
     def of(self, lookahead: bool) -> Times:
         """Those to plan with, depending on whether drafts are prepared."""
@@ -86,6 +99,11 @@ class Times:
 
 
 class Planner(Protocol):
+    @property
+    def alike(self) -> int:
+        """Requests being served that decide as this one does, itself among them."""
+        ...
+
     def plan(self, times: Times) -> RoundPlan: ...
 
     def observe(self, outcome: RoundOutcome, times: Times) -> None: ...
