@@ -64,10 +64,11 @@ class Cell:
         now = self.client.metrics()
         drafts = {
             name: now[key] - self.before[key]
-            for name in ("hit", "part", "miss")
+            for name in ("hit", "part", "miss", "copy")
             if (key := f'tandem_lookahead_rounds_total{{outcome="{name}"}}') in now
         }
         ahead = sum(drafts.values())
+        drawn = ahead - drafts.get("copy", 0.0)
         hidden = "tandem_lookahead_hidden_seconds_total"
         times = [one["timings"] for answer in self.answers for one in answer.rounds if one["draft_tokens"]]
         beyond = [one["total_ms"] - one["verify_forward_ms"] for one in times if one["draft_ms"] < THERE_MS]
@@ -80,8 +81,8 @@ class Cell:
             "drafted a round": sum(int(one.get("num_draft_tokens") or 0) for one in told) / max(1.0, rounds),
             "ms a round": 1e3 * sum(answer.seconds - answer.ttft for answer in self.answers) / max(1.0, rounds),
             "looked ahead": ahead / max(1.0, rounds),
-            "hits": drafts["hit"] / ahead if ahead else 0.0,
-            "in part": drafts["part"] / ahead if ahead else 0.0,
+            "hits": drafts["hit"] / drawn if drawn else 0.0,
+            "in part": drafts["part"] / drawn if drawn else 0.0,
             "hidden ms a round": 1e3 * (now[hidden] - self.before[hidden]) / max(1.0, rounds),
             "ms beyond the pass": report.median(beyond) if beyond else float("nan"),
             **{f"{name} ms": mean(one[f"{name}_ms"] for one in times) for name in PHASES if times},

@@ -67,11 +67,11 @@ class FleetMetrics:
         self.lookahead = Info("tandem_lookahead", "The settings of lookahead", registry=None)
         self.lookahead_rounds = Counter(
             "tandem_lookahead_rounds",
-            "Drafts after lookahead: a hit was there already, a part of it was, or nothing",
+            "Drafts after lookahead: a hit was there already, a part of it was, or nothing; a copy needs no preparing",
             ["outcome"],
             registry=None,
         )
-        for outcome in ("hit", "part", "miss"):
+        for outcome in ("hit", "part", "miss", "copy"):
             self.lookahead_rounds.labels(outcome)
         self.lookahead_tokens = Counter(
             "tandem_lookahead_tokens", "Prepared draft tokens that were used", registry=None

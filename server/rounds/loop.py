@@ -250,8 +250,12 @@ class RoundLoop:
 
     def _count_prepared(self, speculating: Speculating, draft: Draft, draft_tokens: int, whole: bool = False) -> None:
         metrics = self._context.metrics
-        whole = whole or draft.prepared == len(draft.candidates[0].token_ids)
-        outcome = "hit" if whole else "part" if draft.prepared else "miss"
+        if not draft.drawn:
+            outcome = "copy"  # there was nothing to prepare
+        elif whole or draft.prepared == len(draft.candidates[0].token_ids):
+            outcome = "hit"
+        else:
+            outcome = "part" if draft.prepared else "miss"
         metrics.lookahead_rounds.labels(outcome).inc()
         metrics.lookahead_tokens.inc(draft.prepared)
         times = speculating.drafts.times

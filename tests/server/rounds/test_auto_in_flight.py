@@ -78,6 +78,17 @@ def test_text_is_the_targets_and_figures_are_those_of_the_drafters(wrong: float,
     asyncio.run(main())
 
 
+def made_of(made: dict[str, int], answer: dict[str, Any]) -> dict[str, Any]:
+    """The answer, drafts of three tokens that come from these sources; unless it has none as long as that."""
+    parts = [{"source": source, "tokens": tokens} for source, tokens in made.items()]
+    drafts = [
+        {key: value[:3] if isinstance(value, list) else value for key, value in drafted.items()}
+        for drafted in answer["candidates"]
+        if len(drafted["token_ids"]) >= 3
+    ]
+    return {**answer, "candidates": drafts, "planned": 3, "parts": parts} if drafts else answer
+
+
 @pytest.mark.parametrize("made", [{"lookup": 3}, {"lookup": 1, "model": 2}, {"model": 3}, {"cache": 3}])
 def test_the_planner_is_told_whether_a_model_drew_of_the_draft(
     made: dict[str, int], monkeypatch: pytest.MonkeyPatch
@@ -89,24 +100,42 @@ def test_the_planner_is_told_whether_a_model_drew_of_the_draft(
         seen.append(outcome.drawn)
         own(self, outcome, times)
 
-    def as_made(answer: dict[str, Any]) -> dict[str, Any]:
-        parts = [{"source": source, "tokens": tokens} for source, tokens in made.items()]
-        drafts = [
-            {key: value[:3] if isinstance(value, list) else value for key, value in drafted.items()}
-            for drafted in answer["candidates"]
-            if len(drafted["token_ids"]) >= 3
-        ]
-        return {**answer, "candidates": drafts, "planned": 3, "parts": parts} if drafts else answer
-
     async def main() -> None:
         target, draft = workers()
-        draft.always = as_made
+        draft.always = lambda answer: made_of(made, answer)
         async with fleet_over([target], [draft]) as fleet:
             await collect(fleet, request(60, adaptive=True))
 
     monkeypatch.setattr(AdaptivePlanner, "observe", observe)
     asyncio.run(main())
     assert seen.count("lookup" not in made or "model" in made) > 3
+
+
+@pytest.mark.parametrize(
+    ("made", "outcome"),
+    [
+        ({"cache": 3}, "hit"),
+        ({"lookup": 1, "cache": 2}, "part"),
+        ({"lookup": 1, "model": 2}, "miss"),
+        ({"model": 3}, "miss"),
+        ({"lookup": 3}, "copy"),
+    ],
+)
+def test_drafts_after_lookahead_are_counted_by_what_of_them_was_there(made: dict[str, int], outcome: str) -> None:
+    async def main() -> None:
+        target, draft = workers()
+        draft.always = lambda answer: made_of(made, answer)
+        async with fleet_over([target], [draft], lookahead="on", verifications_in_flight=1) as fleet:
+            await collect(fleet, request(60, adaptive=True))
+            count = {
+                name: fleet._metrics.lookahead_rounds.labels(name)._value.get()
+                for name in ("hit", "part", "miss", "copy")
+            }
+            assert count[outcome] > 3
+            # All but drafts that are shorter, at the end of the answer.
+            assert sum(count.values()) - count[outcome] <= 1
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("max_tokens", range(4, 14))
