@@ -67,10 +67,12 @@ def behave(services: Services, **script: Any) -> None:
     httpx.post(f"{services.drafters['scripted'].url}/behave", json=script, trust_env=False).raise_for_status()
 
 
-def teach(services: Services, streams: int, tokens: int) -> None:
-    """Show the scripted drafter the texts, so that `right` knows what is right."""
+def teach(services: Services, clients: Sequence[Client], streams: int, tokens: int) -> None:
+    """Show the scripted drafter the texts, so that `right` knows what is right, and every gateway the target's times."""
     behave(services, mode="wrong", delay=0.0)
-    run(services.client, streams, tokens, {**ADAPTIVE, "adaptive_speculation": False, "draft_tokens": 1})
+    for client in clients:
+        run(client, streams, tokens, {**ADAPTIVE, "adaptive_speculation": False, "draft_tokens": 1})
+        run(client, streams, tokens, {"enabled": False})
 
 
 def measure(services: Services, ahead: Client | None, draft: str, streams: int, options: argparse.Namespace) -> Row:
@@ -140,7 +142,7 @@ def main() -> None:
             second.wait_ready()
             ahead = Client(second.url)
         for streams in options.streams:
-            teach(services, streams, options.tokens)
+            teach(services, [services.client] if ahead is None else [services.client, ahead], streams, options.tokens)
             for draft in options.drafts:
                 rows.append(measure(services, ahead, draft, streams, options))
                 print(rows[-1], flush=True)
