@@ -68,7 +68,7 @@ def behave(services: Services, **script: Any) -> None:
 
 
 def teach(services: Services, clients: Sequence[Client], streams: int, tokens: int) -> None:
-    """Show the scripted drafter the texts, so that `right` knows what is right, and every gateway the target's times."""
+    """Show the scripted drafter the texts, so that `right` knows what is right, and each gateway the target's times."""
     behave(services, mode="wrong", delay=0.0)
     for client in clients:
         run(client, streams, tokens, {**ADAPTIVE, "adaptive_speculation": False, "draft_tokens": 1})
