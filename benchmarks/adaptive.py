@@ -75,20 +75,21 @@ def teach(services: Services, clients: Sequence[Client], streams: int, tokens: i
         run(client, streams, tokens, {"enabled": False})
 
 
-def measure(services: Services, ahead: Client | None, draft: str, streams: int, options: argparse.Namespace) -> Row:
-    """`ahead`: the gateway that looks ahead."""
+def measure(
+    services: Services, clients: Sequence[Client], draft: str, streams: int, options: argparse.Namespace
+) -> Row:
+    """`clients`: of the gateway without lookahead, and of the one that looks ahead, if there is one."""
     behave(services, **DRAFTS[draft])
     ratios: list[float] = []
     of_off: list[float] = []
     same = drafted = 0
     for number in range(options.repeats):
         plain = run(services.client, streams, options.tokens, {"enabled": False})
-        clients = [services.client] if ahead is None else [services.client, ahead]
         order = clients if number % 2 else clients[::-1]
         found = {id(client): run(client, streams, options.tokens, ADAPTIVE) for client in order}
         speeds = [speed(found[id(client)], options.settle) for client in clients]
         ratios.append(speeds[0] / speed(plain, options.settle))
-        of_off += [speeds[-1] / speeds[0]] if ahead is not None else []
+        of_off += [later / speeds[0] for later in speeds[1:]]
         same += sum(
             len({answer.text for answer in answers}) == 1 for answers in zip(plain, *found.values(), strict=True)
         )
@@ -133,18 +134,18 @@ def main() -> None:
     with Stack() as stack:
         workers = {"slots": max(options.streams), "context_length": 1024}
         services = start(stack, model, drafters=["scripted"], worker_settings=workers)
-        ahead: Client | None = None
+        clients = [services.client]
         if options.lookahead != "off":
             drafters = [services.drafters["scripted"].url]
             pools = {"scripted": drafters}
             settings = {"draft_pools": pools, "lookahead": options.lookahead}
             second = stack.gateway([services.target.url], drafters, "gateway-ahead", **settings)
             second.wait_ready()
-            ahead = Client(second.url)
+            clients.append(Client(second.url))
         for streams in options.streams:
-            teach(services, [services.client] if ahead is None else [services.client, ahead], streams, options.tokens)
+            teach(services, clients, streams, options.tokens)
             for draft in options.drafts:
-                rows.append(measure(services, ahead, draft, streams, options))
+                rows.append(measure(services, clients, draft, streams, options))
                 print(rows[-1], flush=True)
     report.show(f"Adaptive over plain, tokens/s after {options.settle} of {options.tokens} tokens", rows)
     print(report.write("adaptive", {"rows": rows, "options": {k: str(v) for k, v in vars(options).items()}}))

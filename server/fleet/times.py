@@ -127,10 +127,7 @@ class StepTimes:
 
     def _beside(self, own_rows: float, alike: int) -> float:
         """Rows of others in a pass with so many of ours, if those who are `alike` have as many, too."""
-        others = self._others.value
-        if alike < 2 or not self._own:
-            return others
-        usual = max(1.0, self._own.value)
+        others, usual = self._others.value, max(1.0, self._own.value)
         present = min(alike - 1.0, others / usual)  # not all of them are in each of our passes
         return others - present * usual + present * own_rows
 

@@ -111,7 +111,7 @@ class RoundLoop:
         """What a worker that chooses is told of the target's times; None: it does not."""
         if not plan.worker_chooses:
             return None
-        return self._target.step_times.prices(plan.draft_tokens, speculating.planner.alike)
+        return speculating.times(self._target.step_times).prices(plan.draft_tokens)
 
     async def _can_draft(self, speculating: Speculating, plan: RoundPlan) -> bool:
         """Whether a draft may be asked for now; if not, starts what is missing."""

@@ -93,6 +93,10 @@ class Times:
         """
         return self.steps.verify(own_rows, self.alike)
 
+    def prices(self, draft_tokens: int) -> list[float]:
+        """Of none, 1, 2, … draft tokens, by the same (StepTimes.prices)."""
+        return self.steps.prices(draft_tokens, self.alike)
+
     def of(self, lookahead: bool) -> Times:
         """Those to plan with, depending on whether drafts are prepared."""
         return replace(self, drafts=self.ahead) if lookahead and self.ahead is not None else self

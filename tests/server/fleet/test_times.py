@@ -47,6 +47,17 @@ def test_rows_of_other_streams_move_along_the_curve() -> None:
     assert times.verify(5) == pytest.approx(0.052, rel=0.02), "5 rows of ours and 3 of others"
 
 
+def test_those_who_are_alike_have_as_many_rows_as_is_asked_about() -> None:
+    times = StepTimes([StepTime(rows=rows, seconds=0.010 * rows) for rows in (1, 64)])
+    for _ in range(50):
+        times.observe_verify(own_rows=4, pass_rows=14, worker_seconds=0.140, seconds=0.140)
+    assert times.verify(2) == pytest.approx(0.120), "ten rows of others, whoever they are"
+    assert times.verify(2, alike=3) == pytest.approx(0.080), "two others have two, too; two rows are of strangers"
+    assert times.verify(2, alike=9) == pytest.approx(0.070), "no more of them than their rows: two and a half"
+    assert times.plain(alike=3) == pytest.approx(0.050)
+    assert times.prices(1, alike=3) == pytest.approx([0.050, 0.080])
+
+
 def test_the_price_of_no_draft_is_plain_decodings() -> None:
     times = StepTimes(CURVE)
     for _ in range(50):

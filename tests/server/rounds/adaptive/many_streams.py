@@ -24,7 +24,7 @@ _PATIENCE = 12
 """Asks until a worker that chooses draws though it is not worth it (draft_worker/auto.py)."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Machine:
     """Seconds. `claimed_row`: what the target says that a row takes; `draft_row`: what a further stream's draft adds to
     a token's time, as a share of it."""
@@ -61,7 +61,6 @@ class Model:
     waiting: list[tuple[int, Callable[[int], None]]] = field(default_factory=list)
     batch: list[tuple[int, Callable[[int], None]]] = field(default_factory=list)
     left: float = 0.0
-    began: float = 0.0
 
 
 class Streams:
@@ -88,7 +87,6 @@ class Streams:
         self._now = 0.0
         self._draws = DrawSeconds(machine.draft_token)
         self._came = self._events = self._undrawn = self._preparing = 0
-        self.drafted = 0
         for number in range(streams):
             self._after(0.001 * number, self._answer)
         while self._came < until:
@@ -105,7 +103,7 @@ class Streams:
         busy = []
         for model in (self._target, self._drafter):
             if model.waiting and not model.batch:
-                model.batch, model.waiting, model.began = model.waiting, [], self._now
+                model.batch, model.waiting = model.waiting, []
                 noise = self._machine.noise
                 model.left = model.seconds([rows for rows, _ in model.batch]) * self._random.uniform(
                     1 - noise, 1 + noise
@@ -152,7 +150,7 @@ class Streams:
             then = partial(self._round, planner, left - stretch, ended)
             self._after(machine.way, lambda: self._plain(stretch, planner, then))
             return
-        if plan.worker_chooses and not (tokens := self._chosen(tokens, planner.alike)):
+        if plan.worker_chooses and not (tokens := self._chosen(tokens, planner)):
             planner.observe_nothing(machine.way, self._times_of(planner))
             self._after(machine.way, lambda: self._round(planner, left, ended))
             return
@@ -192,7 +190,6 @@ class Streams:
                 self._preparing -= plan.lookahead
                 planner.observe(outcome, self._times_of(planner))
                 self._came += accepted + 1
-                self.drafted += tokens
                 self._after(way, lambda: self._round(planner, left - accepted - 1, ended, plan.lookahead))
 
             self._target.waiting.append((1 + tokens, verified))
@@ -205,10 +202,10 @@ class Streams:
     def _times_of(self, planner: AdaptivePlanner | FixedPlanner) -> Times:
         return replace(self._times, alike=planner.alike)
 
-    def _chosen(self, most: int, alike: int) -> int:
+    def _chosen(self, most: int, planner: AdaptivePlanner | FixedPlanner) -> int:
         """What a worker that chooses and knows how often its model is right would draw."""
         chances = [self._machine.acceptance ** (1 + place) for place in range(most)]
-        costs = Costs(self._times.steps.prices(most, alike), self._draws)
+        costs = Costs(self._times_of(planner).prices(most), self._draws)
         self._undrawn += 1
         tokens = best_plan([], chances, costs, must_draw=self._undrawn >= _PATIENCE).drawn
         if tokens:
