@@ -107,6 +107,11 @@ class LooksAhead(Protocol):
         ...
 
     @property
+    def abreast(self) -> int:
+        """How many outcomes it may draw at once at about the cost of one, at least 1."""
+        ...
+
+    @property
     def calls(self) -> int:
         """Calls of `draft` that run or wait."""
         ...

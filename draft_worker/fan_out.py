@@ -79,6 +79,7 @@ def laid_out(
     drawing: Callable[[int], float],
     known: bool = False,
     chains: bool = False,
+    abreast: int = 1,
 ) -> list[Guess]:
     """How many tokens to prepare for each of the outcomes; those that get none are left out.
 
@@ -88,7 +89,8 @@ def laid_out(
     a row a pass, of the draft only its last token, and leaves the draft's keys where they are. On a GPU, where rows
     are free, it is the tree; on a CPU often the chain. A tree's first pass is over the draft, for what follows it;
     if the places before that are `known`, their outcomes grow in it already. An engine that draws `chains` goes back
-    after the likeliest token to where other known outcomes leave the draft, and draws on there, one after the other.
+    after the likeliest token to where other known outcomes leave the draft, and draws on there, one after the other;
+    or, if it can draw several `abreast`, for as many at once, as many tokens each.
     """
     one = max(seconds(1), 1e-6)
     again = seconds(planned + 1)
@@ -111,9 +113,14 @@ def laid_out(
                 tokens -= 1
             alone = chance * sum(worth[:tokens]) if drawing(1 + tokens) <= time else 0.0
             others = [outcome for outcome in outcomes if outcome[1] != guess] if chains and known else []
-            in_turn = _in_turn(others, worth, most - tokens, time - drawing(1 + tokens), drawing)
-            # Then it has to be read again that the draft was accepted, if it was.
-            more = sum(chance * sum(worth[: guess.tokens]) for chance, guess in in_turn) - chance * (again - one)
+            if abreast > 1:
+                together = others[: min(abreast, most // tokens) - 1] if alone else []
+                in_turn = [(chance, replace(guess, tokens=tokens, in_turn=True)) for chance, guess in together]
+            else:
+                in_turn = _in_turn(others, worth, most - tokens, time - drawing(1 + tokens), drawing)
+            more = sum(chance * sum(worth[: guess.tokens]) for chance, guess in in_turn)
+            if abreast == 1:  # then it has to be read again that the draft was accepted, if it was
+                more -= chance * (again - one)
             if alone + max(0.0, more) > saved:
                 rest = [guess for _, guess in in_turn] if more > 0.0 else []
                 return [replace(guess, tokens=tokens, in_turn=chains), *rest]

@@ -287,7 +287,8 @@ class Lookahead:
         gap = self._time(looking, request) if request.lookahead_seconds is None else None
         self._begun += 1
         everywhere = self._begun % _LOOK_ROUND == 0
-        ahead = Ahead(drafted, guesses, MOST_GUESSES, request.want_q, everywhere, answered.chains, known=known)
+        abreast = self._abreast(together)
+        ahead = Ahead(drafted, guesses, MOST_GUESSES, request.want_q, everywhere, answered.chains, abreast, known=known)
         ahead.places = answered.places if known else []
         ahead.most_kept = self._most_kept // together
         if gap is not None:
@@ -355,7 +356,11 @@ class Lookahead:
         drawn = max(1, usual)  # none, if the draft that was answered was not worth its rows
         worth = worths(usual, max(drawing(drawn) / drawn, 1e-6), answered.request.flight_seconds, right[:each], pace)
         time = math.inf if gap is None else gap
-        return laid_out(likely, planned, worth, _MOST_TOKENS, seconds, time, drawing, answered.known, chains)
+        abreast = self._abreast(together)
+        return laid_out(likely, planned, worth, _MOST_TOKENS, seconds, time, drawing, answered.known, chains, abreast)
+
+    def _abreast(self, together: int) -> int:
+        return max(1, self._engine.abreast // together)
 
 
 def supposed(state: Memory) -> Memory:

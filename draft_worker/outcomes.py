@@ -68,8 +68,9 @@ class Ahead:
 
     Drafts for the outcomes of `guesses`, with their q if `wants_q`, by passes for which there is `time`: of so many
     rows, none of which should be under way when the session's next call comes. With `chains` the engine may draw up to
-    MOST_CHAINED tokens in a row at once, for which there is `time_to_draw`. `places` is what drawing has found out of
-    those of the draft; with `known` enough to guess from, so that only what follows the draft has to be computed.
+    MOST_CHAINED tokens in a row at once, for which there is `time_to_draw`, for up to `abreast` outcomes together.
+    `places` is what drawing has found out of those of the draft; with `known` enough to guess from, so that only what
+    follows the draft has to be computed.
     The logits of `most_kept` tokens may be kept, those of the branches that come first.
     `likely` are, for each place, the tokens that were guessed, at most `most_guesses`, none where nothing was looked
     for; `everywhere`: look at all places, whatever is prepared. `passes` are what passes took: rows and seconds;
@@ -82,6 +83,7 @@ class Ahead:
     wants_q: bool = False
     everywhere: bool = False
     chains: bool = False
+    abreast: int = 1
     time: Callable[[int], bool] = lambda rows: True
     time_to_draw: Callable[[int], bool] = lambda tokens: True
     places: Sequence[Place] = ()

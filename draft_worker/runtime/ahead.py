@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,8 @@ from draft_worker.runtime.branches import grow
 from draft_worker.runtime.guesses import Guesses, places_of
 from engines.drawing import Limits, Places, RequestSampling
 from engines.grammar.errors import GrammarError
-from engines.runtime.jobs import Feed, Job, Passed, Seat, Steps, prompt_of
+from engines.runtime.jobs import Apart, Feed, Job, Passed, Seat, Steps, prompt_of
+from engines.sampling.batch import DrawnTokens
 from engines.sampling.process import UnusableLogits
 from protocol.messages import DraftRequest, TopK
 
@@ -28,17 +30,29 @@ def ahead_job(
     q_top_k: int,
     ahead: Ahead,
     grammar: GrammarState | None = None,
+    longest_apart: int = 0,
 ) -> Job[None]:
-    """Fills in `ahead` for a checked request, whose whole context is `ids`; those must not change meanwhile."""
+    """Fills in `ahead` for a checked request, whose whole context is `ids`; those must not change meanwhile.
+
+    `longest_apart`: tokens that a chain apart may have (engines/runtime/runner.py).
+    """
     drawing = RequestSampling(request, ids, limits, grammar)
-    looking = _LookingAhead(request, drawing, q_top_k if request.want_q else None, ahead)
+    looking = _LookingAhead(request, drawing, q_top_k if request.want_q else None, ahead, longest_apart)
     if ahead.alone or ahead.known:  # it goes on where the draft stands, whose keys are there
         ids = [*ids, *ahead.drafted]
     return Job(ids, request.cache_salt, owner, len(ids) - 1, looking.steps, idle=True, prompt=prompt_of(request))
 
 
 class _LookingAhead:
-    def __init__(self, request: DraftRequest, drawing: RequestSampling, truncate: int | None, ahead: Ahead) -> None:
+    def __init__(
+        self,
+        request: DraftRequest,
+        drawing: RequestSampling,
+        truncate: int | None,
+        ahead: Ahead,
+        longest_apart: int,
+    ) -> None:
+        self._longest_apart = longest_apart
         self._drawing = drawing
         self._truncate = truncate
         self._ahead = ahead
@@ -144,7 +158,7 @@ class _LookingAhead:
             ahead.likely = [[] for _ in ahead.drafted]
         unread = [*drawing.ids, *ahead.drafted][seat.length :]
         if ahead.chains:
-            yield from self._draw_on(seat, unread)
+            yield from self._draw_abreast(unread) if ahead.abreast > 1 else self._draw_on(seat, unread)
             return
         feed = Feed(unread, len(unread) - 1, divisible=len(unread) - 1)
         if not ahead.time(len(unread)):
@@ -162,15 +176,10 @@ class _LookingAhead:
         The other outcomes come in turn, each where it leaves the draft.
         """
         drawing, ahead = self._drawing, self._ahead
-        drawn, places = yield from self._draw(unread, ahead.drafted, 1 + ahead.guesses[0].tokens)
+        drawn, places, _ = yield from self._draw(unread, ahead.drafted, 1 + ahead.guesses[0].tokens)
         if not drawn:
             return
-        instead = places[0] if isinstance(places[0], list) else []
-        if isinstance(places[0], Tensor) and len(ahead.guesses) > 1:
-            (instead,) = self._guesses.at(places[0], drawing.after([ahead.drafted]), drafted=False)
-        found = [drawn[0], *(token_id for token_id in instead if token_id != drawn[0])]
-        ahead.likely = [*ahead.likely, found[: ahead.most_guesses]]
-        ahead.begin(drawing.room, drawing.stops)
+        self._begin_with(drawn[0], places[0])
         for branch in ahead.branches:
             if branch.at == len(ahead.drafted) and branch.tokens[0] == drawn[0]:
                 self._add(branch, drawn[1:], places[1:])
@@ -181,13 +190,51 @@ class _LookingAhead:
                 unread = before[seat.length :]
             yield from self._grow(branch, unread)
 
+    def _draw_abreast(self, unread: list[int]) -> Steps[None]:
+        """Several outcomes at once: that of the likeliest token after the draft in the slot,
+        the others apart, each behind what it takes of the draft."""
+        drawing, ahead = self._drawing, self._ahead
+        drafted, depth = ahead.drafted, 1 + ahead.guesses[0].tokens
+        ahead.begin(drawing.room, drawing.stops)
+        drawn: list[int] = []
+        likeliest: Branch | None = None
+        while len(drafted) + len(drawn) < drawing.room:  # the slot's own goes on with them, whether it is done or not
+            others = [branch for branch in ahead.branches if branch is not likeliest and not branch.done]
+            if not others and (len(drawn) >= depth or (likeliest is not None and likeliest.done)):
+                return
+            own = max(1, depth - len(drawn))
+            tokens, places, apart = yield from self._draw(unread, [*drafted, *drawn], own, others)
+            if not tokens:
+                return
+            if not drawn:
+                self._begin_with(tokens[0], places[0])
+                follows = (b for b in ahead.branches if b.at == len(drafted) and b.tokens[0] == tokens[0])
+                likeliest = next(follows, None)
+            if likeliest is not None:
+                self._add(likeliest, tokens[0 if drawn else 1 :], places[0 if drawn else 1 :])
+            for branch, found in zip(others, apart, strict=True):
+                self._add(branch, found.tokens, [[token_id] for token_id in found.second])
+                branch.done = branch.done or not found.tokens  # it can't be drawn on there
+            drawn += tokens
+            unread = tokens[-1:]
+
+    def _begin_with(self, token_id: int, place: Place) -> None:
+        """Begin what may come after the draft: with this token, or another one, as far as is known of its place."""
+        drawing, ahead = self._drawing, self._ahead
+        instead = place if isinstance(place, list) else []
+        if isinstance(place, Tensor) and len(ahead.guesses) > 1:
+            (instead,) = self._guesses.at(place, drawing.after([ahead.drafted]), drafted=False)
+        found = [token_id, *(other for other in instead if other != token_id)]
+        ahead.likely = [*ahead.likely, found[: ahead.most_guesses]]
+        ahead.begin(drawing.room, drawing.stops)
+
     def _grow(self, branch: Branch, unread: list[int] | None = None) -> Steps[None]:
         """Alone, behind what the slot holds and `unread`."""
         drawing, ahead = self._drawing, self._ahead
         while ahead.chains and not branch.done:
             before = [*ahead.drafted[: branch.at], *branch.tokens]
             unread = [*(unread or []), before[-1]]
-            drawn, kept = yield from self._draw(unread, before, branch.depth - len(branch.tokens))
+            drawn, kept, _ = yield from self._draw(unread, before, branch.depth - len(branch.tokens))
             if not drawn:
                 return
             unread = []
@@ -204,21 +251,35 @@ class _LookingAhead:
             branch.keep(passed.logits)
             branch.add(passed.drawn.tokens[0], drawing.stops)
 
-    def _draw(self, unread: list[int], before: list[int], count: int) -> Steps[tuple[list[int], list[Place]]]:
-        """Up to `count` tokens in a row after the context and `before`, and what is known of their places; none without
-        time. `unread` is fed first."""
+    def _draw(
+        self, unread: list[int], before: list[int], count: int, others: Sequence[Branch] = ()
+    ) -> Steps[tuple[list[int], list[Place], list[DrawnTokens]]]:
+        """Up to `count` tokens in a row after the context and `before`, what is known of their places, and the next
+        tokens of the `others`; none without time. `unread` is fed first."""
         ahead = self._ahead
+        apart = [self._apart(branch) for branch in others]
         count = min(count, MOST_CHAINED)
-        if not ahead.time_to_draw(count):
-            return [], []
+        most = max([count, *(one.count for one in apart)])
+        if not ahead.time_to_draw(most):
+            return [], [], []
         place = self._drawing.after([before])
         last = len(unread) - 1
-        feed = Feed(unread, last, rows=place.rows, allowed=place.allowed, divisible=last, chain=count, keeps=True)
+        feed = Feed(
+            unread, last, rows=place.rows, allowed=place.allowed, divisible=last, chain=count, keeps=True, apart=apart
+        )
         passed = yield feed
         assert passed is not None
         drawn = passed.drawn.tokens
-        ahead.draws.append((len(drawn), _seconds(passed)))
-        return drawn, places_of(passed)
+        ahead.draws.append((max(len(drawn), *(len(one.tokens) for one in passed.apart), 0), _seconds(passed)))
+        return drawn, places_of(passed), list(passed.apart) or [DrawnTokens([]) for _ in apart]
+
+    def _apart(self, branch: Branch) -> Apart:
+        """What the branch has is fed anew each time, as nothing of it stays."""
+        drawing = self._drawing
+        (row,) = drawing.after([[*self._ahead.drafted[: branch.at], *branch.tokens]]).rows
+        room = self._longest_apart - len(branch.tokens)
+        count = min(branch.depth - len(branch.tokens), MOST_CHAINED, room)
+        return Apart(drawing.length + branch.at, list(branch.tokens), row, max(0, count))
 
     def _add(self, branch: Branch, tokens: list[int], places: list[Place]) -> None:
         for token_id, place in zip(tokens, places, strict=True):

@@ -51,12 +51,18 @@ class LoopDrafter:
         self, request: DraftRequest, ids: list[int], owner: int, ahead: Ahead, deadline: float
     ) -> None:
         grammar = await self.model.grammars.state(request.grammar, owner, deadline)
-        job = ahead_job(request, ids, owner, self.model.limits, self._q_top_k, ahead, grammar)
+        job = ahead_job(
+            request, ids, owner, self.model.limits, self._q_top_k, ahead, grammar, self.model.loop.longest_apart
+        )
         await self.model.loop.run(job, deadline)
 
     @property
     def chains(self) -> bool:
         return self.model.loop.draws_chains
+
+    @property
+    def abreast(self) -> int:
+        return 1 + self.model.loop.chains_apart
 
     @property
     def calls(self) -> int:

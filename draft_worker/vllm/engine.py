@@ -43,6 +43,7 @@ class VllmDrafter:
     shares_noise = False
     chains = True
     """One request draws all tokens of a draft."""
+    abreast = 1
 
     def __init__(self, model: VllmModel, q_top_k: int) -> None:
         self.model = model

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from engines.runtime.jobs import Passed
+from engines.runtime.rows import Row
 from engines.runtime.runner import ChainRow, Chains
 from engines.runtime.runs import Piece
 from engines.sampling.batch import DrawnTokens, Draws
@@ -21,13 +22,14 @@ _NO_LOGITS = torch.empty(0, 0)
 @dataclass(frozen=True, slots=True)
 class Chained:
     """The pieces that were `fed`, their rows with all drawn tokens but the last, and what was `drawn` for each (nothing
-    for context alone), and what of their places was `kept`."""
+    for context alone), what of their places was `kept`, and what was drawn `apart`."""
 
     fed: list[Piece]
     drawn: list[list[int]]
     sessions: int
     seconds: float
     kept: list[list[Tensor | int]] = field(default_factory=list)
+    apart: list[list[DrawnTokens]] = field(default_factory=list)
 
     def results(self) -> Iterator[tuple[Piece, Passed]]:
         """The answer of each fed piece whose job gets one. To be called after the runs' times are noted."""
@@ -39,7 +41,8 @@ class Chained:
                 whole = [one for one in kept if isinstance(one, Tensor)]
                 draws = Draws(DrawnTokens(tokens, second), _no_distribution) if tokens else None
                 logits = torch.stack(whole) if whole else _NO_LOGITS
-                yield piece, Passed(logits, draws, piece.run.timings(rows, self.sessions))
+                apart = self.apart[number] if self.apart else []
+                yield piece, Passed(logits, draws, piece.run.timings(rows, self.sessions), apart)
 
 
 def is_chain(chains: Chains, piece: Piece) -> bool:
@@ -63,7 +66,8 @@ def shortened(chains: Chains, pieces: Sequence[Piece]) -> list[Piece]:
 
 
 def draw_chains(chains: Chains, pieces: Sequence[Piece]) -> Chained:
-    """Draw all pieces' chains. One that gives no token is not fed: its feed then asks for a pass, the ordinary way.
+    """Draw all pieces' chains, and those apart from them. A piece that gives no token is not fed: its feed then asks
+    for a pass, the ordinary way.
 
     Raises whatever the runner does.
     """
@@ -71,19 +75,39 @@ def draw_chains(chains: Chains, pieces: Sequence[Piece]) -> Chained:
     rows = [
         ChainRow(piece.row, piece.feed.rows[0], piece.feed.chain, [] if piece.feed.keeps else None) for piece in pieces
     ]
-    found = chains.run(rows)
+    beside = [_apart(chains, piece) for piece in pieces]
+    found = chains.run([*rows, *(row for of_piece in beside for row in of_piece if row is not None)])
     seconds = time.perf_counter() - began
     fed: list[Piece] = []
     drawn: list[list[int]] = []
     kept: list[list[Tensor | int]] = []
-    for piece, row, tokens in zip(pieces, rows, found, strict=True):
+    apart: list[list[DrawnTokens]] = []
+    drawn_apart = iter(found[len(rows) :])
+    for piece, row, tokens, of_piece in zip(pieces, rows, found, beside, strict=False):
+        told = [_drawn(one, next(drawn_apart)) if one is not None else DrawnTokens([]) for one in of_piece]
         if tokens:
             fed.append(replace(piece, row=piece.row.followed_by(tokens[:-1])))
             drawn.append(tokens)
             kept.append(row.kept or [])
+            apart.append(told)
         else:
             piece.feed.chain = 0
-    return Chained(fed, drawn, len(pieces), seconds, kept)
+    return Chained(fed, drawn, len(pieces), seconds, kept, apart)
+
+
+def _apart(chains: Chains, piece: Piece) -> list[ChainRow | None]:
+    """Those that the feed has drawn apart; None for one that the runner can't draw."""
+    found: list[ChainRow | None] = []
+    for one in piece.feed.apart:
+        row = Row(piece.row.slot, one.start, one.token_ids, None, len(one.token_ids) - 1)
+        fits = chains.apart > 0 and len(one.token_ids) + one.count <= chains.longest_apart
+        takes = fits and chains.takes(row, one.sampling)
+        found.append(ChainRow(row, one.sampling, one.count, [], apart=True) if takes else None)
+    return found
+
+
+def _drawn(row: ChainRow, tokens: list[int]) -> DrawnTokens:
+    return DrawnTokens(tokens, [one for one in (row.kept or [])[: len(tokens)] if isinstance(one, int)])
 
 
 def read_contexts(chains: Chains, pieces: Sequence[Piece]) -> Chained:

@@ -13,9 +13,21 @@ from engines.runtime.runner import ModelRunner
 from engines.runtime.slots import Slot
 from engines.sampling.batch import DrawnTokens, DrawRequest, Draws
 from engines.sampling.distribution import Distribution
+from engines.sampling.rows import SamplingRow
 from protocol.messages import SequenceRequest
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A chain that is drawn beside a feed's own, and leaves nothing in the slot: `token_ids` from position `start` on,
+    which the slot holds once the feed's own tokens are fed, then up to `count` tokens, drawn as `sampling` says."""
+
+    start: int
+    token_ids: list[int]
+    sampling: SamplingRow
+    count: int
 
 
 @dataclass(eq=False, slots=True)
@@ -26,7 +38,8 @@ class Feed(DrawRequest):
     empty. The loop may feed the first `divisible` tokens, of a tree a chain that ends in the parent of all the rest,
     over several passes; what follows goes into one. A tree that is not to be committed may hang from `start`, short of
     what the slot holds; the slot then forgets what it held from there on. Up to `chain` tokens may be drawn in a row,
-    their logits kept (`keeps`) where the engine has them.
+    their logits kept (`keeps`) where the engine has them; beside them those of `apart`, where the engine can (see
+    Chains).
     """
 
     token_ids: list[int]
@@ -36,6 +49,7 @@ class Feed(DrawRequest):
     start: int | None = None
     chain: int = 0
     keeps: bool = False
+    apart: Sequence[Apart] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +76,14 @@ class PassTimings:
 class Passed:
     """What came of a feed: raw logits float32 [n, V], and the draws, if rows were given.
 
-    Of tokens drawn in a row there are logits only if they were to be kept, and could be.
+    Of tokens drawn in a row there are logits only if they were to be kept, and could be. `apart`: what was drawn for
+    each chain of the feed's `apart`, maybe nothing; empty if the feed's own was not drawn in a row.
     """
 
     logits: Tensor
     draws: Draws | None
     timings: PassTimings
+    apart: Sequence[DrawnTokens] = ()
 
     @property
     def drawn(self) -> DrawnTokens:

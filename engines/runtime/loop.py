@@ -60,6 +60,8 @@ class EngineLoop:
         self._pace = PromptBudget(prefill_chunk, step_seconds)
         self._passes = Passes(runner, chains, self._pace, on_pass)
         self.draws_chains = chains is not None
+        self.chains_apart = chains.apart if chains is not None else 0
+        self.longest_apart = chains.longest_apart if chains is not None else 0
         self._on_death = on_death
         self._returns = Returns(self._pace.passes) if step_seconds else None
         self._turn = 0

@@ -74,16 +74,25 @@ class ChainRow:
 
     To `kept` is added, token by token, what the runner has of its place: the logits, float32 [V], or only the
     runner-up, which would have been drawn instead.
+
+    One that is `apart` leaves nothing in its slot, of which it reads no more than [0, row.start): others of that slot
+    may be drawn beside it. What those before it in the same call feed is there for it.
     """
 
     row: Row
     sampling: SamplingRow
     count: int
     kept: list[Tensor | int] | None = None
+    apart: bool = False
 
 
 class Chains(Protocol):
     """Draws several tokens of a sequence without the host between them, with the same model and memory. Optional."""
+
+    apart: int
+    """How many chains that are apart can be drawn at about the cost of one; 0: none can."""
+    longest_apart: int
+    """Tokens that one of them may feed and draw."""
 
     def takes(self, row: Row, sampling: SamplingRow) -> bool:
         """Whether tokens after `row` can be drawn here."""

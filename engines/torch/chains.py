@@ -20,7 +20,7 @@ from engines.sampling.process import Way, way_of
 from engines.sampling.rows import SamplingRow
 from engines.sampling.static import WAYS
 from engines.torch.attention import PASS_ARGUMENT
-from engines.torch.chain_buffers import ChainBuffers
+from engines.torch.chain_buffers import LONGEST_APART, ChainBuffers
 from engines.torch.graphs import GraphPool
 from engines.torch.runner import Runner
 from engines.torch.slot_attention import StaticPass
@@ -34,7 +34,9 @@ MAX_TAIL = 16
 rounds went by without a draft, so that a drafter that fell behind catches up in passing."""
 _SEQUENCES = (2, 4, 8, 16, MAX_SEQUENCES)
 """One sequence is computed as two: matrix products take as long, and torch.compile would compile for one anew."""
-_TAILS = (1, 2, 4, MAX_TAIL)
+_TAILS = (1, 2, 4, 8, MAX_TAIL)
+APART_PLACES = MAX_SEQUENCES * LONGEST_APART
+"""That a runner's memory needs (KeyValueCache.apart) for chains apart."""
 
 Replay = Callable[[], None]
 
@@ -49,9 +51,17 @@ class ChainRunner:
 
     def __init__(self, runner: Runner, *, compiled: bool) -> None:
         self._runner = runner
-        sizes = [size for size in _SEQUENCES if size < 2 * runner.num_slots] or [_SEQUENCES[0]]
+        cache = runner.cache
+        with_apart = cache.apart >= APART_PLACES
+        most = MAX_SEQUENCES if with_apart else runner.num_slots
+        sizes = [size for size in _SEQUENCES if size < 2 * most] or [_SEQUENCES[0]]
         self.max_sequences = sizes[-1]
-        self._buffers = ChainBuffers(MAX_TAIL * self.max_sequences, self.max_sequences, MAX_STEPS, runner.device)
+        self.apart = self.max_sequences - 1 if with_apart else 0
+        self.longest_apart = LONGEST_APART
+        self._buffers = ChainBuffers(
+            MAX_TAIL * self.max_sequences, self.max_sequences, MAX_STEPS, runner.device, cache.slot_length,
+            cache.first_apart,
+        )  # fmt: skip
         self._logits = torch.zeros(self.max_sequences, runner.vocab_size, dtype=runner.dtype, device=runner.device)
         self._order = torch.arange(self.max_sequences, device=runner.device)
         self._heads: dict[tuple[int, int], Replay] = {}
@@ -86,12 +96,19 @@ class ChainRunner:
         """Draw for up to `max_sequences` sequences at a time: at most `count` and MAX_STEPS tokens for each.
 
         A chain ends early, maybe with none, if a token can't be drawn here: the ordinary way is then to go on. The
-        slots hold, behind what `row` fed, keys and values for all tokens of the answer but the last.
+        slots hold, behind what `row` fed, keys and values for all tokens of the answer but the last. Chains apart are
+        computed where no slot is, each in places of its own, which the next call overwrites.
 
         Raises:
-            ValueError: if a row does not fit (engines.runtime.rows.check_rows).
+            ValueError: if a row does not fit (engines.runtime.rows.check_rows), or a chain apart is longer than
+                LONGEST_APART.
         """
-        self._runner.check([chain.row for chain in chains])
+        self._runner.check([chain.row for chain in chains if not chain.apart])
+        for chain in chains:
+            if chain.apart:
+                self._runner.check([chain.row])
+                if not self.apart or len(chain.row.token_ids) + chain.count > LONGEST_APART:
+                    raise ValueError(f"a chain apart has room for {LONGEST_APART if self.apart else 0} tokens")
         found: list[list[int]] = []
         for first in range(0, len(chains), self.max_sequences):
             found += self._run(chains[first : first + self.max_sequences])
@@ -137,20 +154,22 @@ class ChainRunner:
         """Feeds the tails of contexts."""
         buffers = self._buffers
         tokens, positions, slots = buffers.tokens[:rows], buffers.positions[:rows], buffers.slots[:rows]
+        shared, offsets = buffers.shared[:rows], buffers.offsets[:rows]
         last, logits = buffers.last[:sequences], self._logits[:sequences]
-        return lambda: _put(self._pass(tokens, positions, slots, last), logits)
+        return lambda: _put(self._pass(tokens, positions, slots, shared, offsets, last), logits)
 
     def _step(self, sequences: int) -> Replay:
         """Feeds the tokens just drawn."""
         buffers = self._buffers
         tokens, next_positions = buffers.drawn[:sequences], buffers.next_positions[:sequences]
         slots, order, logits = buffers.sequence_slots[:sequences], self._order[:sequences], self._logits[:sequences]
+        shared, offsets = buffers.sequence_shared[:sequences], buffers.sequence_offsets[:sequences]
         # A sequence that is full waits in its last place for longer chains; nothing there counts as held.
-        longest = self._runner.slot_length
+        longest = buffers.longest[:sequences]
 
         def step() -> None:
-            positions = (next_positions - 1).clamp_(0, longest - 1)
-            _put(self._pass(tokens, positions, slots, order), logits)
+            positions = torch.minimum(next_positions - 1, longest).clamp_(min=0)
+            _put(self._pass(tokens, positions, slots, shared, offsets, order), logits)
 
         return step
 
@@ -169,10 +188,12 @@ class ChainRunner:
 
         return draw
 
-    def _model(self, tokens: Tensor, positions: Tensor, slots: Tensor, last: Tensor) -> Tensor:
+    def _model(
+        self, tokens: Tensor, positions: Tensor, slots: Tensor, shared: Tensor, offsets: Tensor, last: Tensor
+    ) -> Tensor:
         """Feed n tokens, int64 [n] each → the model's logits [r, V] after the r tokens at `last`."""
         cache = self._runner.cache
-        attention = StaticPass(cache.keys, cache.values, slots, positions, cache.slot_length)
+        attention = StaticPass(cache.keys, cache.values, slots, positions, cache.slot_length, shared, offsets)
         output = self._runner.model(
             input_ids=tokens[None],
             position_ids=positions[None],
@@ -187,7 +208,7 @@ class ChainRunner:
         """The model's pass as torch.compile makes it, small kernels fused, for any number of rows from two up."""
         compiled = torch.compile(self._model, fullgraph=True)
         # Unlike numbers of rows and sequences, so that they are not taken for one and the same.
-        sizes = [2 * self.max_sequences] * 3 + [self.max_sequences]
+        sizes = [2 * self.max_sequences] * 5 + [self.max_sequences]
         inputs = [torch.zeros(size, dtype=torch.int64, device=self._runner.device) for size in sizes]
         for tensor in inputs:
             torch._dynamo.mark_dynamic(tensor, 0)

@@ -155,22 +155,33 @@ class KeyValueCache:
     all its sequences is scattered by one index, and a prefix is one block. Of windowed layers (`CacheShape.stretch`) a
     slot has fewer places, the first of them that of position `bases[slot]`. The memory starts zeroed: attention over a
     padded length multiplies masked values by exact zeros, which only finite memory keeps harmless.
+
+    Where all layers are alike there are `apart` places behind those of the slots, for tokens that belong to none: from
+    `first_apart` on.
     """
 
     def __init__(
-        self, shape: CacheShape, num_slots: int, slot_length: int, dtype: torch.dtype, device: torch.device
+        self,
+        shape: CacheShape,
+        num_slots: int,
+        slot_length: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        apart: int = 0,
     ) -> None:
         self.shape = shape
         self.num_slots = num_slots
         self.slot_length = slot_length
         self.device = device
         self.bases = [0] * num_slots
+        self.apart = apart if shape.is_uniform else 0
+        self.first_apart = num_slots * slot_length
         self._stretch = shape.stretch.places if shape.stretch is not None else 0
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
         self._whole: tuple[Tensor, Tensor] | None = None
         if shape.is_uniform:
-            layers, layer, places = len(shape.layers), shape.layers[0], num_slots * slot_length
+            layers, layer, places = len(shape.layers), shape.layers[0], self.first_apart + apart
             keys = _zeros((layers, places, layer.key_value_heads, layer.key_dim), dtype, device)
             values = _zeros((layers, places, layer.key_value_heads, layer.value_dim), dtype, device)
             self._whole = keys, values
@@ -183,7 +194,7 @@ class KeyValueCache:
 
     @property
     def keys(self) -> Tensor:
-        """[layers, num_slots · slot_length, key_value_heads, key_dim], where all layers are alike."""
+        """[layers, num_slots · slot_length + apart, key_value_heads, key_dim], where all layers are alike."""
         return self._uniform[0]
 
     @property

@@ -45,13 +45,14 @@ def load_runner(
     batch_invariant: bool = False,
     prefill_chunk_tokens: int = 256,
     allow_pickle_weights: bool = False,
+    apart: int = 0,
 ) -> Runner:
     """Load a model and allocate its key-value memory.
 
     The number of slots is given, or (None) follows from `kv_memory_bytes`, the memory for keys and values.
     `slot_length` None: the model's context length. `device` auto: CUDA where there is one. `dtype` auto: bfloat16 on
     CUDA, float32 on CPU. With `batch_invariant` the runner's bits are checked before it is returned, for passes that
-    read up to `prefill_chunk_tokens` of prompts too.
+    read up to `prefill_chunk_tokens` of prompts too. `apart`: places beside those of the slots (kv_cache.py).
 
     Raises:
         ModelError: for what the engine can't serve (BatchInvarianceError where only the mode does not hold), what
@@ -75,7 +76,7 @@ def load_runner(
         weights = 0  # what is in memory already takes no more of it
         if given is None:
             weights = weight_bytes(files.folder, kind, beside) + packed_head_bytes(config, kind, place)
-        check_fits(weights, shape, slots, length, kind, place, states)
+        check_fits(weights, shape, slots, length, kind, place, states, apart)
     except (ModelError, SafetensorError) as error:
         raise ModelError(f"{files.id}: {error}") from error
     except Exception as error:  # whatever transformers' code of this model does not expect of its configuration
@@ -93,7 +94,7 @@ def load_runner(
     if batch_invariant:
         make_batch_invariant(model)
     try:
-        runner = Runner(model, slots, length, batch_invariant=batch_invariant)
+        runner = Runner(model, slots, length, batch_invariant=batch_invariant, apart=apart)
     except ModelError as error:
         raise type(error)(f"{files.id}: {error}; {instead(config.get_text_config().model_type)}") from error
     except Exception as error:  # whatever code of this model does not expect attention over slots

@@ -149,14 +149,16 @@ def check_fits(
     dtype: torch.dtype,
     device: torch.device,
     states: int = 0,
+    apart: int = 0,
 ) -> None:
-    """Refuse what would not fit, with the sums; `states`: bytes of recurrent states of each session.
+    """Refuse what would not fit, with the sums; `states`: bytes of recurrent states of each session; `apart`: tokens
+    that have keys and values beside the sessions'.
 
     Raises:
         ModelError
     """
     per_token, windows = shape.bytes_per_token(dtype), shape.window_bytes(dtype)
-    cache = num_slots * shape.slot_bytes(slot_length, dtype)
+    cache = num_slots * shape.slot_bytes(slot_length, dtype) + apart * per_token
     free = free_bytes(device)
     if weights + cache + num_slots * states > free:
         beside = f" and {windows:,} B of windows" if windows else ""

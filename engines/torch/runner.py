@@ -39,14 +39,21 @@ class Runner:
     threads at once. `short_passes` and `graph_passes`, if set, make the passes that they take. With `batch_invariant`
     a token's logits have the same bits whatever pass computed them, where the process's environment and the model
     allow it (engines.torch.batch_invariant prepares the model, finds the padding and checks). `spare` as of
-    kv_cache.Stretch.
+    kv_cache.Stretch, `apart` of KeyValueCache.
 
     Raises:
         UnsupportedAttention: if the model's attention is not plain causal attention.
     """
 
     def __init__(
-        self, model: Any, num_slots: int, slot_length: int, *, batch_invariant: bool = False, spare: int = SPARE
+        self,
+        model: Any,
+        num_slots: int,
+        slot_length: int,
+        *,
+        batch_invariant: bool = False,
+        spare: int = SPARE,
+        apart: int = 0,
     ) -> None:
         if num_slots < 1 or slot_length < 1:
             raise ValueError("num_slots and slot_length must be at least 1")
@@ -72,7 +79,7 @@ class Runner:
         if self._recurrent is None and not changes:
             shape = shape.with_windows(windows, slot_length, spare=spare, bucket=bucket)
         padded_length = -(-slot_length // bucket) * bucket
-        self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device)
+        self.cache = KeyValueCache(shape, num_slots, padded_length, self.dtype, self.device, apart)
         self._builder = BatchBuilder(self.cache, slot_length, bucket=bucket)
         self._latest: dict[int, Batch] = {}
         self._long_rope = LongRope(self._forward, first, num_slots) if first is not None and changes else None

@@ -45,6 +45,10 @@ class _Growing:
 class ShortChains:
     """Chains (engines/runtime/runner.py) over a runner's short passes; for use by whoever uses the runner."""
 
+    apart = 0
+    """On a CPU a row more costs too much."""
+    longest_apart = 0
+
     def __init__(self, runner: Runner, passes: ShortPasses) -> None:
         self._runner = runner
         self._passes = passes

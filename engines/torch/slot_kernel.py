@@ -28,6 +28,8 @@ def attend(
     positions: Tensor,
     slot_length: int,
     scaling: float,
+    shared: Tensor | None = None,
+    offsets: Tensor | None = None,
 ) -> Tensor:
     """As engines.torch.slot_attention.slot_attention, with one layer's `keys` and `values` [places, heads, dim]."""
     heads, rows, key_dim = query.shape
@@ -36,18 +38,21 @@ def attend(
     dims = {"KEY_DIM": key_dim, "VALUE_DIM": value_dim}
     padded = {"KEY_PAD": triton.next_power_of_2(key_dim), "VALUE_PAD": triton.next_power_of_2(value_dim)}
     group_pad = max(16, triton.next_power_of_2(group))  # what the matrix units take at least
+    apart = shared is not None and offsets is not None
+    where = (shared, offsets) if apart else (positions, positions)  # which are not read then
     _write[(rows, key_value_heads)](
-        key, value, keys, values, slots, positions, slot_length,
+        key, value, keys, values, slots, positions, where[1], slot_length,
         key.stride(0), key.stride(1), key.stride(2), value.stride(0), value.stride(1), value.stride(2),
-        HEADS=key_value_heads, **dims, **padded,
+        HEADS=key_value_heads, APART=apart, **dims, **padded,
     )  # fmt: skip
     splits = max(2, min(_MOST_SPLITS, triton.next_power_of_2(_PROGRAMS // (rows * key_value_heads))))
     found = torch.empty(rows, key_value_heads, splits, group_pad, value_dim, dtype=torch.float32, device=query.device)
     peaks = torch.empty(2, rows, key_value_heads, splits, group_pad, dtype=torch.float32, device=query.device)
     _attend_split[(rows, key_value_heads, splits)](
-        query, keys, values, slots, positions, found, peaks[0], peaks[1], slot_length, scaling,
+        query, keys, values, slots, positions, *where, found, peaks[0], peaks[1], slot_length, scaling,
         query.stride(0), query.stride(1), query.stride(2),
-        HEADS=key_value_heads, GROUP=group, GROUP_PAD=group_pad, SPLITS=splits, BLOCK=_BLOCK, **dims, **padded,
+        HEADS=key_value_heads, GROUP=group, GROUP_PAD=group_pad, SPLITS=splits, BLOCK=_BLOCK, APART=apart,
+        **dims, **padded,
     )  # fmt: skip
     attended = torch.empty(rows, heads, value_dim, dtype=query.dtype, device=query.device)
     _combine[(rows, heads)](
@@ -60,12 +65,17 @@ def attend(
 
 @triton.jit
 def _write(
-    key, value, keys, values, slots, positions, slot_length,
+    key, value, keys, values, slots, positions, offsets, slot_length,
     key_head, key_row, key_step, value_head, value_row, value_step,
-    HEADS: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr,
+    HEADS: tl.constexpr, APART: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEY_PAD: tl.constexpr,
+    VALUE_PAD: tl.constexpr,
 ):  # fmt: skip
     row, head = tl.program_id(0), tl.program_id(1)
-    place = tl.load(slots + row) * slot_length + tl.load(positions + row)
+    place = tl.load(positions + row)
+    if APART:
+        place += tl.load(offsets + row)
+    else:
+        place += tl.load(slots + row) * slot_length
     d = tl.arange(0, KEY_PAD)
     k = tl.load(key + head * key_head + row * key_row + d * key_step, mask=d < KEY_DIM)
     tl.store(keys + (place * HEADS + head) * KEY_DIM + d, k, mask=d < KEY_DIM)
@@ -76,14 +86,16 @@ def _write(
 
 @triton.jit
 def _attend_split(
-    query, keys, values, slots, positions, found, peaks, sums, slot_length, scaling,
+    query, keys, values, slots, positions, shared, offsets, found, peaks, sums, slot_length, scaling,
     query_head, query_row, query_step,
     HEADS: tl.constexpr, GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
-    KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr,
+    APART: tl.constexpr, KEY_DIM: tl.constexpr, VALUE_DIM: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_PAD: tl.constexpr,
 ):  # fmt: skip
     row, head, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     length = (tl.load(positions + row) + 1).to(tl.int32)
     first = tl.load(slots + row) * slot_length
+    if APART:
+        common, offset = tl.load(shared + row), tl.load(offsets + row)
     share = tl.cdiv(tl.cdiv(length, SPLITS), BLOCK) * BLOCK
     begin = split * share
     end = tl.minimum(begin + share, length)
@@ -95,7 +107,10 @@ def _attend_split(
     summed = tl.zeros([GROUP_PAD, VALUE_PAD], tl.float32)
     for start in range(begin, end, BLOCK):
         there = start + b < end
-        place = (first + start + b) * HEADS + head
+        place = first + start + b
+        if APART:
+            place = tl.where(start + b < common, place, offset + start + b)
+        place = place * HEADS + head
         k_mask = (d < KEY_DIM)[:, None] & there[None, :]
         k = tl.load(keys + place[None, :] * KEY_DIM + d[:, None], mask=k_mask, other=0.0)
         scores = tl.dot(q, k, input_precision="ieee") * scaling

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeGuard
 
 import torch
 
@@ -15,7 +15,7 @@ from engines.running_model import OnPass
 from engines.runtime.engine import LoadedModel, LoopModel, start_engine
 from engines.runtime.runner import Chains
 from engines.tokenizer import load_tokenizer, special_token_ids, stop_token_ids, tokenizer_info
-from engines.torch.chains import ChainRunner
+from engines.torch.chains import APART_PLACES, ChainRunner
 from engines.torch.configuration import read_config
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.graph_passes import capture_passes
@@ -58,6 +58,7 @@ def load_engine(
         batch_invariant=bool(config.batch_invariant),
         prefill_chunk_tokens=config.prefill_chunk_tokens,
         allow_pickle_weights=config.allow_pickle_weights,
+        apart=APART_PLACES if _may_chain(config) else 0,
     )
     how = _chains(config, runner)
     if runner.device.type == "cuda":
@@ -103,13 +104,17 @@ def _weights(runner: Runner) -> str:
 def _chains(config: WorkerConfig, runner: Runner) -> Literal["none", "plain", "compiled"]:
     """Whether tokens that follow each other may be drawn without the host between them, and whether by what
     torch.compile makes of the model."""
-    if not isinstance(config, DraftWorkerConfig) or config.batch_invariant or not runner.takes_chains:
+    if not _may_chain(config) or not runner.takes_chains:
         return "none"
     on_cuda = runner.device.type == "cuda"
     pays = on_cuda or runner.short_passes is not None
-    if config.chains == "off" or (config.chains == "auto" and not pays):
+    if config.chains == "auto" and not pays:
         return "none"
     return "compiled" if on_cuda and config.compile else "plain"
+
+
+def _may_chain(config: WorkerConfig) -> TypeGuard[DraftWorkerConfig]:
+    return isinstance(config, DraftWorkerConfig) and not config.batch_invariant and config.chains != "off"
 
 
 def _captures_passes(config: WorkerConfig, runner: Runner) -> bool:

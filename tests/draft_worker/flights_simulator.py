@@ -68,6 +68,7 @@ class Engine:
 
     calls = 0
     chains = False
+    abreast = 1
 
     def __init__(self, both: Models) -> None:
         self._q: Any = both.draft.logprobs().numpy()

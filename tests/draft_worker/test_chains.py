@@ -16,6 +16,7 @@ from config.workers import DraftWorkerConfig
 from draft_worker import lookahead
 from draft_worker.app import create_app
 from draft_worker.outcomes import BONUS, Ahead, Guess
+from draft_worker.runtime.engine import LoopDrafter
 from engines.runtime.rows import Row
 from engines.runtime.runner import ChainRow
 from engines.torch.chains import ChainRunner
@@ -179,14 +180,19 @@ def test_what_is_prepared_by_chains_is_what_is_drawn(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("abreast", [True, False])
 @pytest.mark.parametrize("sampling", [SAMPLINGS[0], SAMPLINGS[1], SAMPLINGS[2]], ids=str)
-def test_other_outcomes_are_prepared_by_chains_that_go_back(
-    model: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any]
+def test_other_outcomes_are_prepared_by_chains_too(
+    model: Path, monkeypatch: pytest.MonkeyPatch, sampling: dict[str, Any], abreast: bool
 ) -> None:
-    """Whatever comes true, what was prepared for it is what is drawn there; and the draft's place has a runner-up."""
+    """Whatever comes true, what was prepared for it is what is drawn there; and the draft's place has a runner-up.
 
-    def laid(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
-        return [Guess(place, rank, 5, in_turn=True) for place, rank in ((BONUS, 0), (3, 0), (0, 0), (BONUS, 1), (1, 0))]
+    `abreast`: all outcomes at once; if not, one after the other, each of which goes back to where it leaves the draft.
+    """
+    outcomes = [(BONUS, 0), (3, 0), (0, 0), (BONUS, 1), (1, 0)]
+
+    def laid(likely: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
+        return [Guess(place, rank, 5, in_turn=True) for place, rank in outcomes]
 
     seen: list[Ahead] = []
 
@@ -197,28 +203,35 @@ def test_other_outcomes_are_prepared_by_chains_that_go_back(
     monkeypatch.setattr(lookahead, "laid_out", laid)
     monkeypatch.setattr(lookahead, "Ahead", noted)
     give_time(monkeypatch)
+    if not abreast:
+        monkeypatch.setattr(LoopDrafter, "abreast", 1)
+    lengths = chain_lengths(monkeypatch)
 
     async def scenario() -> None:
         async with looking_ahead(model, sampling) as draft:
             ids, held = list(PROMPT), 0
-            for number, chosen in enumerate([None, 1, 0, 4, 2, 3, 0]):
+            for number, chosen in enumerate([None, (3, 0), (5, 0), (1, 0), (0, 0), (5, 1), (5, 0)]):
                 if chosen is not None:
-                    branch = seen[-1].branches[chosen]
+                    branch = [branch for branch in seen[-1].branches if branch.at == chosen[0]][chosen[1]]
                     held, ids = len(ids) + branch.at, [*ids, *seen[-1].drafted[: branch.at], branch.tokens[0]]
+                lengths.clear()
                 tokens, source = await draft(ids, "ahead", held=held, round=number, draft_tokens=5, lookahead_tokens=5)
+                at_once, one_by_one = [4, 4, 4, 4, 2, 1, 1, 1, 4, 1, 1], [4, 2] + 4 * [4, 1]
+                assert sorted(lengths[0 if chosen else 1 :]) == sorted(at_once if abreast else one_by_one)
                 alone, _ = await draft(ids, "alone", round=number, draft_tokens=5)
                 assert tokens == alone
                 assert source == ("model" if chosen is None else "cache")
                 branches = seen[-1].branches
-                assert [branch.at for branch in branches] == [5, 3, 0, 5, 1]
+                assert sorted(branch.at for branch in branches) == [0, 1, 3, 5, 5]
                 assert [len(branch.tokens) for branch in branches] == [6] * 5
                 assert all(branch.tokens[0] != seen[-1].drafted[branch.at] for branch in branches if branch.at < 5)
 
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("abreast", [True, False])
 def test_what_follows_a_batch_is_prepared_by_the_same_chains_for_all_its_items(
-    model: Path, monkeypatch: pytest.MonkeyPatch
+    model: Path, monkeypatch: pytest.MonkeyPatch, abreast: bool
 ) -> None:
     def laid(outcomes: Sequence[tuple[float, Guess]], planned: int, worth: list[float], *rest: Any) -> list[Guess]:
         return [Guess(place, 0, 5, in_turn=True) for place in (BONUS, 2, 0)]
@@ -233,6 +246,8 @@ def test_what_follows_a_batch_is_prepared_by_the_same_chains_for_all_its_items(
     monkeypatch.setattr(lookahead, "laid_out", laid)
     give_time(monkeypatch)
     monkeypatch.setattr(ChainRunner, "run", counted)
+    if not abreast:
+        monkeypatch.setattr(LoopDrafter, "abreast", 1)
     config = DraftWorkerConfig(
         model=str(model), device="cpu", dtype="float32", threads=1, context_length=128, slots=4, chains="on"
     )
@@ -249,6 +264,9 @@ def test_what_follows_a_batch_is_prepared_by_the_same_chains_for_all_its_items(
             assert (await client.post("/v1/draft/batch", json={"items": items})).status_code == 200
             while "tandem_draft_lookahead_running 0.0" not in (await client.get("/metrics")).text:
                 await pause()
-            assert together == [3] * 7, "the drafts; three outcomes of six, five and five tokens, four at once at most"
+            if abreast:
+                assert together == [3, 9, 9], "the drafts; three outcomes of each, four tokens at once at most"
+            else:
+                assert together == [3] * 7, "three outcomes of six, five and five tokens one after the other"
 
     asyncio.run(scenario())

@@ -92,6 +92,23 @@ def test_chains_prepare_as_many_outcomes_as_there_is_time_for_one_after_the_othe
     assert told(0.035, rows=0.004) == [(BONUS, 0, 4)], "the draft would have to be read again for less than it brings"
 
 
+def test_chains_abreast_prepare_as_many_tokens_for_each_outcome_in_the_time_of_one() -> None:
+    outcomes = [(0.5, Guess(BONUS, 0)), (0.1, Guess(0, 0)), (0.06, Guess(BONUS, 1)), (0.05, Guess(2, 0))]
+
+    def told(time: float, abreast: int = 8, most: int = 128, known: bool = True) -> list[tuple[int, int, int]]:
+        seconds = lambda count: 0.01 + 0.004 * count  # noqa: E731
+        drawing = lambda tokens: 0.002 * tokens  # noqa: E731
+        found = laid_out(outcomes, 4, [0.002] * 4, most, seconds, time, drawing, known, True, abreast)
+        assert all(guess.in_turn for guess in found)
+        return [(guess.place, guess.rank, guess.tokens) for guess in found]
+
+    assert told(0.0105) == [(BONUS, 0, 4), (0, 0, 4), (BONUS, 1, 4), (2, 0, 4)]
+    assert told(0.0065) == [(BONUS, 0, 2), (0, 0, 2), (BONUS, 1, 2), (2, 0, 2)]
+    assert told(0.0105, abreast=2) == [(BONUS, 0, 4), (0, 0, 4)]
+    assert told(0.0105, most=12) == [(BONUS, 0, 4), (0, 0, 4), (BONUS, 1, 4)]
+    assert told(0.0105, known=False) == [(BONUS, 0, 4)]
+
+
 def test_a_whole_draft_for_the_next_outcome_comes_before_a_token_more_for_the_first() -> None:
     outcomes = [(0.4, Guess(BONUS, 0)), (0.2, Guess(0, 0)), (0.15, Guess(2, 0))]
     rows_cost = lambda rows: 0.04 + 0.005 * rows  # noqa: E731

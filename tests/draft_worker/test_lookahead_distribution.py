@@ -68,6 +68,7 @@ class Engine:
             hashed = noise.hash_ids(keys, torch.arange(VOCABULARY))
             self.noise[stream] = noise.gumbel_from_hash(hashed).view(RUNS, len(places), VOCABULARY).numpy()
         self.chains = False
+        self.abreast = 1
         self.model: Any = SimpleNamespace(info=SimpleNamespace(step_seconds=[], vocabulary=None))
 
     def _ranked(self, output: list[int], seed: int, stream: int = noise.DRAW) -> list[int]:

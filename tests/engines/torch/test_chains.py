@@ -12,7 +12,8 @@ from engines.runtime.runner import ChainRow
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
-from engines.torch.chains import MAX_TAIL, ChainRunner
+from engines.torch.chain_buffers import LONGEST_APART
+from engines.torch.chains import APART_PLACES, MAX_SEQUENCES, MAX_TAIL, ChainRunner
 from engines.torch.runner import Row, Runner
 from protocol.messages import Sampling
 from testing.tiny_models import Architecture, make_tiny_model
@@ -37,6 +38,13 @@ def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 @pytest.fixture(scope="module")
 def chains(runner: Runner) -> ChainRunner:
     return ChainRunner(runner, compiled=False)
+
+
+@pytest.fixture(scope="module")
+def with_apart(runner: Runner) -> tuple[Runner, ChainRunner]:
+    """The same model's, with memory for chains apart."""
+    other = Runner(runner.model, num_slots=5, slot_length=SLOT_LENGTH, apart=APART_PLACES)
+    return other, ChainRunner(other, compiled=False)
 
 
 def context(count: int, seed: int) -> list[int]:
@@ -128,7 +136,7 @@ def test_unusable_logits_are_left_to_the_ordinary_way(
     runner: Runner, chains: ChainRunner, monkeypatch: pytest.MonkeyPatch, value: float
 ) -> None:
     for sampling in SAMPLINGS[:3]:
-        monkeypatch.setattr(chains, "_pass", lambda tokens, positions, slots, last: torch.full((len(last), 384), value))
+        monkeypatch.setattr(chains, "_pass", lambda *inputs: torch.full((len(inputs[-1]), 384), value))
         assert chains.run([chain(0, context(20, 6), sampling, 4)]) == [[]]
 
 
@@ -163,3 +171,66 @@ def test_the_runner_up_is_what_would_be_drawn_without_the_token(runner: Runner, 
             logits = logits.clone()
             logits[0, tokens[place]] = -torch.inf
             assert second == int(draw(process(logits, [row]), [row]))
+
+
+def test_chains_apart_draw_what_others_would_draw_there_and_leave_the_slot_as_it_is(
+    with_apart: tuple[Runner, ChainRunner],
+) -> None:
+    """Behind different parts of the slot, some of which are fed in the same call, and of what is to come after it."""
+    runner, chains = with_apart
+    for slot, sampling in enumerate(SAMPLINGS[:3]):
+        ids = context(40, 20 + slot)
+        text = ids + token_by_token(runner, slot, ids, sampling, 9)
+        branches = [
+            (place, context(count, place)) for place, count in ((39, 1), (40, 1), (20, 3), (1, 2), (0, 1), (33, 5))
+        ]
+        expected = [token_by_token(runner, 4, [*ids[:place], *instead], sampling, 6) for place, instead in branches]
+        runner.forward([Row(slot, 0, ids[:30], logits_from=30)])
+        rows = [
+            ChainRow(Row(slot, place, instead, logits_from=len(instead) - 1),
+                     row_after([*ids[:place], *instead], sampling), 6, [], apart=True)
+            for place, instead in branches
+        ]  # fmt: skip
+        first = chains.run([chain(slot, ids, sampling, 5, tail=10), *rows])
+        assert first == [text[40:45], *expected]
+        assert all(len(row.kept or []) >= 6 for row in rows)
+        # The slot has all of its own chain, whatever was drawn apart.
+        assert chains.run([chain(slot, text[:45], sampling, 4)]) == [text[45:]]
+
+
+def test_more_chains_apart_than_fit_into_one_pass(with_apart: tuple[Runner, ChainRunner]) -> None:
+    runner, chains = with_apart
+    sampling, ids = SAMPLINGS[1], context(30, 41)
+    runner.forward([Row(0, 0, ids[:-1], logits_from=29)])
+    others = [[*ids[:20], 7 + number] for number in range(MAX_SEQUENCES + 3)]
+    expected = [token_by_token(runner, 3, other, sampling, 3) for other in others]
+    rows = [
+        ChainRow(Row(0, 20, other[20:], logits_from=0), row_after(other, sampling), 3, apart=True) for other in others
+    ]
+    assert chains.run([chain(0, ids, sampling, 4), *rows])[1:] == expected
+
+
+def test_one_that_is_apart_waits_for_longer_chains_in_its_own_places(with_apart: tuple[Runner, ChainRunner]) -> None:
+    """As many places as it may need, next to each other's: what it draws for longer than that harms nobody."""
+    runner, chains = with_apart
+    sampling, ids = SAMPLINGS[0], context(30, 51)
+    expected = token_by_token(runner, 0, ids, sampling, 30)
+    others = [[*ids[:20], 9], [*ids[:25], 11]]
+    found = [token_by_token(runner, 3, other, sampling, count) for other, count in zip(others, (2, 15), strict=True)]
+    runner.forward([Row(0, 0, ids[:-1], logits_from=29)])
+    rows = [
+        ChainRow(Row(0, len(other) - 1, other[-1:]), row_after(other, sampling), count, apart=True)
+        for other, count in zip(others, (2, 15), strict=True)
+    ]
+    assert chains.run([chain(0, ids, sampling, 30), *rows]) == [expected, *found]
+
+
+def test_a_chain_apart_that_has_no_room_is_refused(
+    runner: Runner, chains: ChainRunner, with_apart: tuple[Runner, ChainRunner]
+) -> None:
+    ids = context(20, 6)
+    one = ChainRow(Row(0, 19, ids[-1:]), row_after(ids, SAMPLINGS[0]), LONGEST_APART, apart=True)
+    with pytest.raises(ValueError, match=f"room for {LONGEST_APART} tokens"):
+        with_apart[1].run([one])
+    with pytest.raises(ValueError, match="room for 0 tokens"):
+        chains.run([replace(one, count=1)])
