@@ -2,8 +2,9 @@
 
 A model in the shape of Qwen2.5-0.5B with random weights, bfloat16, drafts γ tokens for 1, 8 and 32 sequences: token by
 token, as static passes captured in CUDA graphs, and these compiled; then the compiled ones through the engine's loop.
-Prompts are read by an ordinary pass and by static ones. First a small model in float32 must draft the same tokens all
-three ways. Needs torch, transformers and pydantic. Ends with status 1 if tokens differ.
+Prompts are read by an ordinary pass and by static ones. One sequence's draft is drawn alone, and with up to 15 apart,
+each behind another part of its slot. First a small model in float32 must draft the same tokens all ways. Needs torch,
+transformers and pydantic. Ends with status 1 if tokens differ.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from engines.runtime.slots import SlotCache
 from engines.sampling.draw import draw
 from engines.sampling.process import process
 from engines.sampling.rows import SamplingRow
-from engines.torch.chains import ChainRunner
+from engines.torch.chains import APART_PLACES, ChainRunner
 from engines.torch.fused_linear import fuse_siblings
 from engines.torch.runner import Row, Runner
 from protocol.hashing import PrefixHashes
@@ -96,6 +97,27 @@ def chained(chains: ChainRunner, contexts: list[list[int]], sampling: Sampling, 
     return chains.run(rows)
 
 
+def apart(ids: list[int], count: int, sampling: Sampling, steps: int) -> list[ChainRow]:
+    """Chains that leave the sequence at other places, each with a token of its own."""
+    others = [[*ids[: len(ids) - 1 - place], 1 + place] for place in range(count)]
+    return [
+        ChainRow(Row(0, len(other) - 1, other[-1:]), row_after(other, sampling), steps, [], apart=True)
+        for other in others
+    ]
+
+
+def check_apart(runner: Runner, chains: ChainRunner, length: int, sampling: Sampling) -> bool:
+    (ids,) = prepare(runner, 1, length)
+    rows = apart(ids, 15, sampling, 12)
+    texts = [[*ids[: row.row.start], *row.row.token_ids] for row in rows]
+    found = chains.run([ChainRow(Row(0, len(ids) - 1, ids[-1:]), row_after(ids, sampling), 12), *rows])
+    again = []
+    for text in (ids, *texts):
+        runner.forward([Row(1, 0, text[:-1], logits_from=len(text) - 1)])
+        again += chains.run([ChainRow(Row(1, len(text) - 1, text[-1:]), row_after(text, sampling), 12)])
+    return found == again
+
+
 def prepare(runner: Runner, sequences: int, length: int) -> list[list[int]]:
     contexts = [context(length + slot, slot) for slot in range(sequences)]
     for slot, ids in enumerate(contexts):
@@ -116,7 +138,7 @@ def milliseconds(call: Callable[[], Any], repeats: int) -> float:
 
 def check() -> bool:
     """Float32, four layers: the same tokens in all ways."""
-    runner = Runner(make_model(4, 2_000, torch.float32), num_slots=8, slot_length=1_024)
+    runner = Runner(make_model(4, 2_000, torch.float32), num_slots=8, slot_length=1_024, apart=APART_PLACES)
     fuse_siblings(runner.model)
     equal = True
     for compiled in (False, True):
@@ -129,6 +151,10 @@ def check() -> bool:
                 same = got == token_by_token(runner, contexts, sampling, 16)
                 print(f"check: compiled={compiled} {sequences} × {length} {name}: {'equal' if same else 'DIFFERENT'}")
                 equal &= same
+        for name, fields in WAYS.items():
+            same = check_apart(runner, chains, 300, Sampling(**fields, seed=3))
+            print(f"check: compiled={compiled} 15 apart {name}: {'equal' if same else 'DIFFERENT'}")
+            equal &= same
     return equal
 
 
@@ -196,7 +222,7 @@ def main() -> int:
     layers, vocabulary, cases, prompts = 24, 151_936, CASES[: options.cases], PROMPTS
     if options.tiny:
         layers, vocabulary, cases, prompts, batches = 1, 2_000, ((1, 30), (8, 30)), ((8, 30),), (1, 8)
-    runner = Runner(make_model(layers, vocabulary, torch.bfloat16), num_slots=32, slot_length=8_192)
+    runner = Runner(make_model(layers, vocabulary, torch.bfloat16), num_slots=32, slot_length=8_192, apart=APART_PLACES)
     print(f"{fuse_siblings(runner.model)} products of several layers each", flush=True)
     table = []
     chain_runners: dict[str, ChainRunner] = {}
@@ -210,6 +236,16 @@ def main() -> int:
             f"{more / 2**20:.0f} MiB held, {pool / 2**20:.0f} reserved"
         )
         sys.stdout.flush()
+    for length in sorted({length for _, length in cases}):
+        (ids,) = prepare(runner, 1, length)
+        sampling = Sampling(temperature=0.0)
+        for count in (0, 3, 7, 15):
+            rows = [
+                ChainRow(Row(0, len(ids) - 1, ids[-1:]), row_after(ids, sampling), steps),
+                *apart(ids, count, sampling, steps),
+            ]
+            took = [milliseconds(partial(chains.run, rows), options.repeats) for chains in chain_runners.values()]
+            print(f"1 × {length} and {count} apart: {[round(ms / steps, 2) for ms in took]} ms a token", flush=True)
     for sequences, length in cases:
         contexts = prepare(runner, sequences, length)
         for way, fields in WAYS.items():
