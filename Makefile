@@ -16,7 +16,7 @@ VLLM_TESTS ?= tests/vllm/real
 PYTHON ?= $(shell for python in python3 python3.11 python3.12 python3.13; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 
-.PHONY: run test install-llama-cpp install-vllm test-vllm lint clean
+.PHONY: run test test-rooms install-llama-cpp install-vllm test-vllm lint clean
 .DELETE_ON_ERROR:
 
 # ENGINE=llama_cpp builds llama.cpp first, once.
@@ -27,6 +27,10 @@ install-llama-cpp: $(VENV)/installed-llama-cpp
 
 test: lint
 	$(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# Rooms' tests one after another, without lint.
+test-rooms:
+	nice $(BIN)/python -m pytest $(ROOMS) $(ARGS)
 
 install-vllm:
 	@$(MAKE) --no-print-directory VENV=$(VLLM_VENV) $(VLLM_VENV)/installed-vllm

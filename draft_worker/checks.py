@@ -22,8 +22,9 @@ def check_draft(request: DraftRequest, info: ModelInfo) -> None:
     for name in ("lookahead_tokens", "prepared_tokens"):
         if getattr(request, name) and request.num_candidates > 1:
             raise Unsupported("only a single candidate is drafted ahead", name)
-    if (request.assumed_tokens or 0) > request.context.start + len(request.context.token_ids):
-        raise BadRequest("is more than the context has", "assumed_tokens")
+    output = request.context.start + len(request.context.token_ids) - request.num_prompt_tokens
+    if (request.assumed_tokens or 0) > output:
+        raise BadRequest("is more than the output has: a prompt needs no verdict", "assumed_tokens")
     if request.verifying is not None and info.vocabulary is not None:
         check_ids(request.verifying, info.vocabulary.logits_size, "verifying")
     if request.assumed_tokens and request.draft_model == AUTO:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from secrets import token_hex
@@ -83,7 +84,8 @@ def run_doctor(
             target=service("target", target_address, worker_token, verify),
             draft=service("draft", draft_address, worker_token, verify) if draft_address else None,
         )
-        report = examine(setup, draft_tokens, max_tokens, fallback=settings.draft_tokens or DEFAULT_DRAFT_TOKENS)
+        fallback = settings.draft_tokens or DEFAULT_DRAFT_TOKENS
+        report = examine(setup, draft_tokens, max_tokens, fallback, say=_say)
     if as_json:
         print(report.as_json())
     else:
@@ -91,11 +93,20 @@ def run_doctor(
     return 0 if report.healthy else 1
 
 
-def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: int) -> Report:
+def _say(doing: str) -> None:
+    """To standard error: standard output is for the report, which may be JSON."""
+    print(f"{doing} …", file=sys.stderr, flush=True)
+
+
+def examine(
+    setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: int, say: Callable[[str], None]
+) -> Report:
     """Every check that can be made; one that fails leaves those that need it out.
 
-    γ is what is given, else what the gateway uses by itself, else (no answer from the gateway) `fallback`.
+    γ is what is given, else what the gateway uses by itself, else (no answer from the gateway) `fallback`. `say` is
+    told what is done next: on a busy machine it takes minutes.
     """
+    say("looking at the services")
     report = Report(draft_tokens=draft_tokens or fallback)
     target = _look_at_worker(report, setup.target)
     draft = _look_at_worker(report, setup.draft) if setup.draft else None
@@ -107,13 +118,14 @@ def examine(setup: Setup, draft_tokens: int | None, max_tokens: int, fallback: i
         _compare_vocabularies(report, setup.target, setup.draft, target, draft)
     if is_served and draft:
         try:
-            for result, gamma in _try_prompts(setup.gateway, draft_tokens, max_tokens):
+            for result, gamma in _try_prompts(setup.gateway, draft_tokens, max_tokens, say):
                 report.prompts.append(result)
                 report.draft_tokens = gamma
         except Unreachable as problem:
             report.add("prompts", False, str(problem))
     if target and draft and setup.draft:
         try:
+            say("timing drafts and the target's passes")
             name = target.vocabulary.fingerprint if target.vocabulary is not None else ""
             other = name if _translation(name, draft) is not None else None
             costs = _measure(report, setup.target, setup.draft, report.draft_tokens, other)
@@ -157,9 +169,9 @@ def _look_at_worker(report: Report, service: ProbedService) -> ModelInfo | None:
     if info.role != service.name:
         report.add(service.name, False, f"{service.url} is a {info.role} worker")
         return None
-    report.add(
-        service.name, True, f"{service.url}: {info.id} on {info.engine}, {info.device}, {info.dtype or 'no model'}"
-    )
+    mode = ", bitwise mode" if info.capabilities.batch_invariant else ""
+    runs = f"{info.id} on {info.engine}, {info.device}, {info.dtype or 'no model'}{mode}"
+    report.add(service.name, True, f"{service.url}: {runs}")
     return info
 
 
@@ -232,7 +244,7 @@ def _measure(
 
 
 def _try_prompts(
-    gateway: ProbedService, draft_tokens: int | None, max_tokens: int
+    gateway: ProbedService, draft_tokens: int | None, max_tokens: int, say: Callable[[str], None]
 ) -> Iterator[tuple[PromptResult, int]]:
     """Each prompt's result, and the γ it was speculated with."""
     model = gateway.models()
@@ -247,6 +259,7 @@ def _try_prompts(
             "max_tokens": max_tokens,
             "temperature": 0,
         }
+        say(f"prompt {kind}: an answer without drafts, then with them")
         # With salts of their own: what was answered before, in an earlier run too, is copied for neither.
         plain = gateway.generate({**body, "cache_salt": token_hex(8), "speculative": {"enabled": False}})
         speculative = gateway.generate({**body, "cache_salt": token_hex(8), "speculative": held})

@@ -172,8 +172,10 @@ def flight_verdict(costs: Costs, draft_tokens: int, set_to: OnOffAuto | None = N
     """Whether verifications pay that are sent before the last verdict is back (docs/lookahead.md, "Verification in
     flight"): a sentence, with the reason if they do not.
 
-    `set_to` and `most` are the gateway's own `lookahead` and `verifications_in_flight`, if it tells.
+    `set_to` and `most` are the gateway's own `lookahead` and `verifications_in_flight`, if it tells. The round that it
+    names is that of `lookahead_verdict`, nothing hidden.
     """
+    costs = replace(costs, hidden=0.0)
     step, trip, whole = costs.step(draft_tokens + 1), costs.target_round_trip, costs.round(draft_tokens)
     needed = (1 + draft_tokens) * costs.draft_token
     if trip < FAR * (step + trip):

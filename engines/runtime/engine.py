@@ -86,7 +86,7 @@ def start_engine(
     `chains` and `make_grammars` are called once the model has been measured, which what they begin would disturb.
     """
     runner, tokenizer = model.runner, model.tokenizer
-    progress(f"measuring {model.id}")
+    progress(f"measuring {model.id}" + (" in bitwise mode" if model.batch_invariant else ""))
     step_seconds = measure_step_seconds(runner, budget=measuring_seconds)
     progress(f"preparing grammars for {model.id}")
     grammars = make_grammars(tokenizer)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -26,7 +27,7 @@ _MAX_ERRORS = 100  # of one request, searched for the one to report
 def parse(model: type[R], body: bytes) -> R:
     """Raises InvalidRequest or NotSupported."""
     try:
-        data = exact_json.loads(body)
+        data = _read(body)
     except ValueError as error:
         raise InvalidRequest(f"the request's body is not valid JSON: {error}", code="invalid_json") from None
     if not isinstance(data, dict):
@@ -54,19 +55,34 @@ def _check_strings(data: dict[str, Any]) -> None:
 
     In a conversation it is allowed, since clients cut what they quote anywhere: it becomes U+FFFD.
     """
-    waiting: list[tuple[tuple[str | int, ...], Any]] = [
-        ((name,), value) for name, value in data.items() if name not in _CONVERSATIONS
-    ]
-    while waiting:
-        path, value = waiting.pop()
-        if isinstance(value, dict):
-            waiting += [((*path, name), inner) for name, inner in value.items()]
-        elif isinstance(value, list):
-            waiting += [((*path, index), inner) for index, inner in enumerate(value)]
+    for path, value in _values({name: value for name, value in data.items() if name not in _CONVERSATIONS}):
         names = (name for name in path[-1:] if isinstance(name, str))
         if any(not exact_json.is_encodable(text) for text in (*names, value) if isinstance(text, str)):
             param = exact_json.encodable(_spell(path))
             raise InvalidRequest(f"Invalid value for '{param}': holds half a surrogate pair", param=param)
+
+
+def _read(body: bytes) -> Any:
+    """Raises ValueError for what is not JSON, and InvalidRequest for a number that no float holds, by its field."""
+    try:
+        return exact_json.loads(body)
+    except exact_json.TooLarge as error:
+        values = _values(exact_json.loads(body, number=float))
+        infinite = (path for path, value in values if isinstance(value, float) and math.isinf(value))
+        param = exact_json.encodable(_spell(next(infinite, ())))
+        where = f"Invalid value for '{param}'" if param else "Invalid body"
+        raise InvalidRequest(f"{where}: {error}", param=param or None) from None
+
+
+def _values(data: Any) -> Iterator[tuple[tuple[str | int, ...], Any]]:
+    """Every value in it with the way there, itself not included."""
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), data)]
+    while waiting:
+        path, value = waiting.pop()
+        inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        for step, one in inner:
+            yield (*path, step), one
+            waiting.append(((*path, step), one))
 
 
 def invalid(error: ValidationError, data: Any) -> InvalidRequest:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue
 
 from basics.names import MAX_CANDIDATES, MAX_DRAFT_TOKENS, Strategy
-from protocol.messages import MAX_TOKENS_PER_MESSAGE, Seed, TokenId
+from protocol.messages import Seed, TokenId
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -171,7 +171,7 @@ class SamplingOptions(Request):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=128), AllWhole] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS_PER_MESSAGE), Whole] | None = None
+    min_tokens: Annotated[int, Field(ge=0), Whole] | None = None
     skip_special_tokens: bool | None = None
     structured_outputs: StructuredOutputs | None = None
     cache_salt: str | None = Field(default=None, min_length=1, max_length=256)
@@ -183,9 +183,10 @@ class SamplingOptions(Request):
 class GenerationOptions(SamplingOptions):
     """The fields of the two completion endpoints."""
 
-    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_PER_MESSAGE), Whole] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_PER_MESSAGE), Whole] | None = Field(
+    # What else is too many is for the model's context and the server's settings, which refuse it by their own numbers.
+    max_tokens: Annotated[int, Field(ge=1), Whole] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1), Whole] | None = Field(
         default=None, description="the newer name of max_tokens; counts if both are given"
     )
-    n: Annotated[int, Field(ge=1, le=128), Whole] | None = None
+    n: Annotated[int, Field(ge=1), Whole] | None = None
     stream_options: StreamOptions | None = None

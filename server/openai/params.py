@@ -6,7 +6,7 @@ import secrets
 
 from basics.names import AUTO, MAX_CANDIDATES, MAX_DRAFT_TOKENS
 from config.gateway import GatewayConfig
-from protocol.messages import Sampling
+from protocol.messages import MAX_TOKENS_PER_MESSAGE, Sampling
 from protocol.worker_info import ModelInfo
 from server.backend import ServedModel, Speculation
 from server.errors import ContextLengthExceeded, InvalidRequest, NotSupported
@@ -88,7 +88,7 @@ def output_tokens(
     """
     if prompt_tokens == 0:
         raise InvalidRequest(f"'{param}' must not be empty", param=param)
-    context = target.context_length
+    context = min(target.context_length, MAX_TOKENS_PER_MESSAGE)  # beyond it no worker is told of a text
     if config.max_prompt_tokens is not None and prompt_tokens > config.max_prompt_tokens:
         raise ContextLengthExceeded(
             f"this server takes prompts of at most {config.max_prompt_tokens} tokens; yours has {prompt_tokens}",

@@ -10,16 +10,25 @@ import json
 import math
 import re
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def loads(text: str | bytes) -> Any:
-    """Raises ValueError for what is not JSON or UTF-8, is nested too deeply, or holds a number that no float can."""
+class TooLarge(ValueError):
+    """JSON, but a number in it is beyond what a float holds."""
+
+
+def loads(text: str | bytes, number: Callable[[str], Any] | None = None) -> Any:
+    """`number` makes the value of a number that is not written as an integer; None: a float.
+
+    Raises ValueError for what is not JSON or UTF-8, or is nested too deeply, and TooLarge for a number that no float
+    holds.
+    """
     decoded = text.decode() if isinstance(text, bytes) else text
     try:
-        return json.loads(decoded, parse_constant=_no_constant, parse_float=_finite)
+        return json.loads(decoded, parse_constant=_no_constant, parse_float=number or _finite)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     except ValueError as error:
@@ -58,5 +67,5 @@ def _no_constant(name: str) -> NoReturn:
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise ValueError(f"{text[:40]} is too large a number")
+        raise TooLarge(f"{text[:40]} is too large a number")
     return value

@@ -133,12 +133,15 @@ async def test_auto_takes_certain_contexts_only() -> None:
         assert (status, body["error"]["field"]) == (400, "assumed_tokens")
 
 
+@pytest.mark.parametrize("prompt", [0, 3, len(CHAT)])
 @async_test
-async def test_no_more_can_be_assumed_than_there_is() -> None:
+async def test_no_more_can_be_assumed_than_was_generated(prompt: int) -> None:
+    """Nothing where the whole context is the prompt."""
     async with drafter() as worker:
-        message = {"ids": CHAT, "draft_tokens": 3, "sampling": GREEDY}
-        assert (await worker.post("/v1/draft", request(**message, assumed_tokens=len(CHAT))))[0] == 200
-        status, body = await worker.post("/v1/draft", request(**message, round=1, assumed_tokens=len(CHAT) + 1))
+        message = {"ids": CHAT, "draft_tokens": 3, "sampling": GREEDY, "num_prompt_tokens": prompt}
+        output = len(CHAT) - prompt
+        assert (await worker.post("/v1/draft", request(**message, assumed_tokens=output)))[0] == 200
+        status, body = await worker.post("/v1/draft", request(**message, round=1, assumed_tokens=output + 1))
         assert (status, body["error"]["field"]) == (400, "assumed_tokens")
 
 

@@ -10,7 +10,7 @@ import httpx
 
 from testing.client import Answer, Client
 from testing.patience import PATIENCE, eventually, tries
-from testing.processes import Process, Stack
+from testing.processes import READY_SECONDS, Process, Stack
 from testing.stacks import speculative
 
 PROMPT = "Tell me a long story about the sea."
@@ -85,6 +85,11 @@ def revive(client: Client, *processes: Process) -> None:
     """Start killed processes again and wait until the gateway works with them."""
     for process in processes:
         process.restart()
+    used_again(client, *processes)
+
+
+def used_again(client: Client, *processes: Process, seconds: float = READY_SECONDS) -> None:
+    """Wait until restarted processes are ready, `seconds` at most each, and the gateway works with them."""
     for process in processes:
-        process.wait_ready()
+        process.wait_ready(seconds)
         eventually(lambda process=process: up(client, process), f"{process.name} is used again")  # type: ignore[misc]

@@ -89,6 +89,28 @@ def test_a_good_set_up(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None
     assert "prepares no drafts" in report["lookahead"]
 
 
+def test_it_says_what_it_does_and_standard_output_stays_the_report(
+    setup: Setup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common: dict[str, Any] = {"api_key": None, "draft_tokens": None, "max_tokens": 24, "timeout": PATIENCE}
+    run_doctor(ServeSettings(), **setup.urls, **common, as_json=True)
+    written = capsys.readouterr()
+    json.loads(written.out)
+    assert written.err.splitlines() == [
+        "looking at the services …",
+        *(f"prompt {kind}: an answer without drafts, then with them …" for kind in ("copying", "code", "chat")),
+        "timing drafts and the target's passes …",
+    ]
+
+
+def test_bitwise_mode_is_named(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
+    told = setup.target.answers["/v1/model"]
+    told["capabilities"] = {**told["capabilities"], "batch_invariant": True}
+    _, report = examine(capsys, setup.urls)
+    assert details(report)["target"][1].endswith("the-target on fake, cpu, float32, bitwise mode")
+    assert details(report)["draft"][1].endswith("the-draft on fake, cpu, float32")
+
+
 def test_gamma_is_the_gateways_own_or_the_one_to_try(setup: Setup, capsys: pytest.CaptureFixture[str]) -> None:
     _, report = examine(capsys, setup.urls, draft_tokens=2)
     assert report["draft_tokens"] == 5, "the gateway's answer counts, not the doctor's own settings"

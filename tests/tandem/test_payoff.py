@@ -170,6 +170,9 @@ def test_a_verification_in_flight_has_to_hide_a_way_and_to_find_a_draft_in_time(
     assert flight_verdict(far, 5, "on", 2).endswith("; the gateway's lookahead is on, with which they come")
     assert flight_verdict(far, 5, "on", 1).endswith("the gateway's `verifications_in_flight: 1` turns them off")
     assert "20.0 of the 59.5 ms of a round" in flight_verdict(far, 5)
+    hidden = replace(far, hidden=6.0)
+    assert "20.0 of the 59.5 ms of a round" in flight_verdict(hidden, 5)
+    assert "of the 59.5 ms of a round" in lookahead_verdict(hidden, 5), "both name the same round"
     assert "with drafts of γ 3;" in flight_verdict(replace(far, draft_token=8.0), 5)
     assert "takes 40.0 ms, and the target's pass leaves 33.0 ms" in flight_verdict(replace(far, draft_token=20.0), 5)
 

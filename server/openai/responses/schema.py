@@ -6,7 +6,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field, JsonValue, Tag
 
-from protocol.messages import MAX_TOKENS_PER_MESSAGE
 from server.openai.chat_schema import FunctionNameText
 from server.openai.messages import Sent
 from server.openai.options import Request, SamplingOptions, Whole
@@ -105,7 +104,7 @@ class ResponsesRequest(SamplingOptions):
 
     input: str | Annotated[list[InputItem], Field(fail_fast=True)]
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS_PER_MESSAGE), Whole] | None = None
+    max_output_tokens: Annotated[int, Field(ge=1), Whole] | None = None
     tools: list[Tool] | None = Field(default=None, max_length=1024)
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

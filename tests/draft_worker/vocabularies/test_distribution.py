@@ -124,15 +124,15 @@ async def two_tokens(drafts: Drafter, worker: Target, seed: int, name: str) -> l
 
 
 def test_two_tokens_have_the_targets_joint_distribution() -> None:
-    runs, at_once = 1000, 10
+    runs, at_once = 1000, 50  # many in a pass, whose cost they share: the tokens are each seed's own
 
     async def generate() -> list[list[int]]:
         found: list[list[int]] = []
         async with (
             drafter(
-                FakeRunner(16, logits=in_other_columns), tokenizer=DRAFT, slots=16, other_vocabulary="shared_ids"
+                FakeRunner(64, logits=in_other_columns), tokenizer=DRAFT, slots=64, other_vocabulary="shared_ids"
             ) as drafts,
-            target(FakeRunner(16, logits=concentrated(0.0)), slots=16) as worker,
+            target(FakeRunner(64, logits=concentrated(0.0)), slots=64) as worker,
         ):
             name = (await learned(drafts))["vocabulary"]
             for begin in range(0, runs, at_once):

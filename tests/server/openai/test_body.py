@@ -10,6 +10,7 @@ from api_doubles import MODEL, Running, Start, error
 
 HI = [{"role": "user", "content": "Hi"}]
 OK = {"model": MODEL, "messages": HI}
+_CONTEXT = "this model's maximum context length is 512 tokens; you asked for 5 in the prompt"
 
 
 def test_neutral_values_of_refused_fields_pass(gateway: Running) -> None:
@@ -38,7 +39,13 @@ def test_unknown_fields_are_named(gateway: Running) -> None:
         ({"speculative": "on"}, "Invalid value for 'speculative': must be an object"),
         ({"temperature": 2.5}, "Invalid value for 'temperature': must be at most 2"),
         ({"max_tokens": 0}, "Invalid value for 'max_tokens': must be at least 1"),
+        ({"max_tokens": 10**18}, f"{_CONTEXT} and {10**18} for the completion"),
+        ({"max_tokens": 1e300}, f"{_CONTEXT} and {int(1e300)} for the completion"),
+        ({"max_completion_tokens": 10**18}, f"{_CONTEXT} and {10**18} for the completion"),
+        ({"min_tokens": 10**18, "max_tokens": 9}, "'min_tokens' must not exceed max_tokens (9)"),
         ({"n": 1.5}, "Invalid value for 'n': must be an integer"),
+        ({"n": 1000}, "this server gives at most 16 choices a request"),
+        ({"n": 10**18}, "this server gives at most 16 choices a request"),
         ({"stream": "yes"}, "Invalid value for 'stream': must be true or false"),
         ({"logit_bias": {"1": "x"}}, "Invalid value for 'logit_bias.1': must be a number"),
         ({"prediction": {"type": "x", "content": ""}}, "Invalid value for 'prediction.type': must be 'content'"),
@@ -94,18 +101,38 @@ def test_missing_fields_are_named(gateway: Running) -> None:
         b"null",
         b"\xff\xfe",
         b'{"model": "\xff"}',
-        b'{"model": 1e999}',
         b'{"model": NaN}',
         b"[" * 100_000,
         b'{"model": ' + b"[" * 100_000,
         b'{"a":' * 5_000 + b"1" + b"}" * 5_000,
         b'{"model": "tiny/model", "messages": [{"role": "user", "content": "\x00"}]}',
     ],
-    ids=range(14),
+    ids=range(13),
 )
 def test_bodies_that_are_not_json(gateway: Running, body: bytes) -> None:
     response = gateway.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
     assert error(response)["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        (b'{"model": "m", "temperature": 1e400}', "temperature", "invalid_value"),
+        (b'{"messages": [{"role": "user", "content": "Hi"}, {"x": [0, -1e400]}]}', "messages[1].x[1]", "invalid_value"),
+        (b'{"\\ud800": 1e400}', "\ufffd", "invalid_value"),
+        (b"1e400", None, "invalid_value"),
+        (b'{"temperature": 1e400, "temperature": 1}', None, "invalid_value"),
+        (b'{"temperature": 1e400, "model": ' + b"[" * 100_000, None, "invalid_json"),
+        (b'{"temperature": 1e400, "model"}', None, "invalid_json"),
+    ],
+    ids=range(7),
+)
+def test_a_number_that_no_float_holds_is_named(gateway: Running, body: bytes, param: str | None, code: str) -> None:
+    response = gateway.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    found = error(response)
+    assert (found["param"], found["code"]) == (param, code)
+    assert "too large a number" in found["message"] or code == "invalid_json"
+    assert "JSON" not in found["message"] or code == "invalid_json"
 
 
 def test_content_types(gateway: Running) -> None:

@@ -218,8 +218,9 @@ class Day:
         self._pair = PairState(lookahead=SharedLookahead(lookahead))
         self._foreseeing: Any = Foreseeing()
         self._foresight = Foresight(self._auto, self._foreseeing, 10**6)
-        ahead = DraftTimes([]) if with_model and lookahead != "off" else None
-        self._times = Times(StepTimes(machine.curve()), DraftTimes([]), ahead)
+        drafts = DraftTimes([])
+        ahead = DraftTimes([], like=drafts) if with_model and lookahead != "off" else None
+        self._times = Times(StepTimes(machine.curve()), drafts, ahead)
         self.followed = 0
 
     async def answer(self, stretches: list[str]) -> float:

@@ -11,7 +11,7 @@ from testing.patience import PATIENCE, eventually
 from testing.processes import Process
 from testing.prompts import SHORT
 from testing.stacks import speculative
-from tests.real.rig import at, num_drafted, up
+from tests.real.rig import at, num_drafted, used_again
 from tests.vllm.real.conftest import Workers
 
 OPTIONS: dict[str, Any] = {"max_tokens": 240, "temperature": 0.8, "seed": 5, "ignore_eos": True}
@@ -40,8 +40,7 @@ def test_faults(workers: Workers) -> None:
 
     # vLLM's own process dies: the worker says so and ends, and whoever watches over it starts another.
     def engine_died_in_the_middle() -> bool:
-        target.wait_ready(1200)
-        eventually(lambda: up(workers.client, target), "the target is used")
+        used_again(workers.client, target, seconds=1200)
         children = psutil.Process(target.pid).children(recursive=True)
         engine = max(children, key=lambda child: child.memory_info().rss)
 
