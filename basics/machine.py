@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import psutil
-
 _CGROUP = Path("/sys/fs/cgroup")
 
 
 def free_host_bytes() -> int:
     """Bytes that can still be allocated, a container's limit included."""
+    import psutil  # which workers have: a gateway that is installed alone asks for cores only
+
     free = int(psutil.virtual_memory().available)
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
