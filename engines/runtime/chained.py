@@ -83,7 +83,7 @@ def draw_chains(chains: Chains, pieces: Sequence[Piece]) -> Chained:
     kept: list[list[Tensor | int]] = []
     apart: list[list[DrawnTokens]] = []
     drawn_apart = iter(found[len(rows) :])
-    for piece, row, tokens, of_piece in zip(pieces, rows, found, beside, strict=False):
+    for piece, row, tokens, of_piece in zip(pieces, rows, found[: len(rows)], beside, strict=True):
         told = [_drawn(one, next(drawn_apart)) if one is not None else DrawnTokens([]) for one in of_piece]
         if tokens:
             fed.append(replace(piece, row=piece.row.followed_by(tokens[:-1])))
