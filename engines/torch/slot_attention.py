@@ -57,9 +57,11 @@ def slot_attention(
     each = zip(firsts.tolist(), positions.tolist(), shared.tolist(), offsets.tolist(), strict=True)
     for row, (first, position, common, offset) in enumerate(each):
         common = min(common, position + 1)
-        own = torch.tensor([*range(first, first + common), *range(offset + common, offset + position + 1)])
+        parts = slice(first, first + common), slice(offset + common, offset + position + 1)
         grouped = query[:, row].view(1, key.shape[0], -1, query.shape[2])
-        slot_keys, slot_values = keys[layer, own].transpose(0, 1)[None], values[layer, own].transpose(0, 1)[None]
+        slot_keys, slot_values = (
+            torch.cat([held[layer, part] for part in parts]).transpose(0, 1)[None] for held in (keys, values)
+        )
         one = scaled_dot_product_attention(grouped, slot_keys, slot_values, scale=scaling)
         attended[row] = one.view(query.shape[0], -1)
     return attended

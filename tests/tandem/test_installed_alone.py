@@ -9,6 +9,8 @@ from importlib.metadata import packages_distributions, requires
 import pytest
 from packaging.requirements import Requirement
 
+from testing.patience import PATIENCE
+
 BLOCKED = """
 import sys
 
@@ -50,6 +52,6 @@ def test_commands_begin(arguments: list[str]) -> None:
     }
     assert {"torch", "psutil", "transformers"} <= others
     code = BLOCKED.format(names=others, arguments=arguments)
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
